@@ -1,0 +1,92 @@
+# The commands of this repository; `make help` lists them. Steps are quiet while they succeed.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= $(shell nproc)
+SECONDS ?= 60
+CRASH_ROUNDS ?= 100
+BENCH_PATH ?= bench/out/disk
+BENCH_BLOCK_BYTES ?= 917504
+ARGS ?=
+
+PYTHON := .venv/bin/python
+STEP := tools/run_step.sh
+CPP_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' | sort)
+PYTHON_FILES = setup.py $(wildcard kvtier bench tools tests)
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+.PHONY: help
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Install what is missing and make .venv (skipped when nothing changed)
+	@$(STEP) "set-up" tools/setup.sh
+
+.PHONY: build
+build: setup ## Compile the extension into kvtier/
+	@$(STEP) "extension" $(PYTHON) setup.py --quiet build_ext --inplace
+
+.PHONY: test
+test: build ## C++ tests with sanitizers, fuzz corpora, Python tests (ARGS= for pytest)
+	@tools/run_tests.sh $(ARGS)
+
+.PHONY: tsan
+tsan: setup ## C++ tests with the thread sanitizer
+	@$(STEP) "C++ build, thread sanitizer" tools/build_cpp.sh build/tsan \
+	  -DKVTIER_SANITIZE=thread -DKVTIER_BUILD_TESTS=ON
+	@$(STEP) "C++ tests, thread sanitizer" build/tsan/kvtier_cpp_tests
+
+.PHONY: check
+check: setup ## Format, lint, types and style rules
+	@failed=0; \
+	$(STEP) "ruff format" $(PYTHON) -m ruff format --check $(PYTHON_FILES) || failed=1; \
+	$(STEP) "ruff" $(PYTHON) -m ruff check $(PYTHON_FILES) || failed=1; \
+	$(STEP) "mypy" $(PYTHON) -m mypy || failed=1; \
+	$(STEP) "clang-format" .venv/bin/clang-format --dry-run -Werror $(CPP_FILES) || failed=1; \
+	$(STEP) "style" $(PYTHON) tools/check_style.py || failed=1; \
+	exit $$failed
+
+.PHONY: format
+format: setup ## Format the C++ and Python sources in place
+	@$(STEP) "ruff format" $(PYTHON) -m ruff format $(PYTHON_FILES)
+	@$(STEP) "ruff fixes" $(PYTHON) -m ruff check --fix --exit-zero $(PYTHON_FILES)
+	@$(STEP) "clang-format" .venv/bin/clang-format -i $(CPP_FILES)
+
+.PHONY: demo
+demo: build ## The main job from end to end, with its figures
+	@$(PYTHON) bench/demo.py $(ARGS)
+
+.PHONY: bench
+bench: build ## The store against the raw device (BENCH_PATH=, BENCH_BLOCK_BYTES=, SECONDS=)
+	@mkdir -p $(BENCH_PATH)
+	@$(PYTHON) -m kvtier.cli.main bench disk --path $(BENCH_PATH) \
+	  --block-bytes $(BENCH_BLOCK_BYTES) --seconds $(SECONDS) $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## Fuzz each target for SECONDS=N with libFuzzer
+	@$(STEP) "set-up for fuzzing" tools/setup.sh fuzz
+	@tools/run_fuzzers.sh $(SECONDS)
+
+.PHONY: soak
+soak: build ## Random load with every byte verified, for SECONDS=N
+	@$(PYTHON) bench/soak.py --seconds $(SECONDS) $(ARGS)
+
+.PHONY: kill9
+kill9: build ## Kill a writing process CRASH_ROUNDS=100 times and verify what it left
+	@KVTIER_CRASH_ROUNDS=$(CRASH_ROUNDS) $(PYTHON) -m pytest -m slow -k "crash or kill" \
+	  --timeout 3600 $(ARGS)
+
+.PHONY: wheel
+wheel: setup ## Build a wheel into dist/
+	@rm -rf build/lib* build/bdist*  # else modules deleted since the last wheel would be packed
+	@$(STEP) "wheel" $(PYTHON) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
+
+.PHONY: clean
+clean: ## Remove what was built, but not .venv
+	@rm -rf build dist bench/out kvtier/_core*.so kvtier.egg-info .mypy_cache .ruff_cache \
+	  .pytest_cache .hypothesis
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
