@@ -1,0 +1,38 @@
+// The block checksum: proves identity (key, namespace) and integrity of one part of a block in one
+// value. Pure functions, thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/digest.h"
+
+namespace kvtier {
+
+/// Bytes that one leaf digest covers. Part of the disk format.
+inline constexpr std::size_t kLeafBytes = 4096;
+
+struct ChecksumSeed {
+  BlockKey key;
+  NamespaceId namespace_id;
+  std::uint32_t part_index = 0;
+};
+
+/// Checksum of `data`: XXH3-64 of each 4,096-byte leaf (the last one zero-padded), then XXH3-64 over
+/// the leaf digests (little-endian), the length (8 bytes, little-endian) and the seed
+/// (key, namespace, part index as 4 bytes little-endian). Any length, 0 included.
+std::uint64_t checksum_part(std::span<const std::byte> data, const ChecksumSeed& seed);
+
+/// Copies `source` to `target` (equal lengths, not overlapping) and returns checksum_part(source), in
+/// one pass over memory.
+std::uint64_t copy_and_checksum_part(std::span<std::byte> target, std::span<const std::byte> source,
+                                     const ChecksumSeed& seed);
+
+/// XXH3-64 of metadata (headers, tables) with its purpose as seed. Not for block bytes.
+std::uint64_t checksum_metadata(std::span<const std::byte> data, std::uint64_t purpose);
+
+/// Name of the code path in use: "avx512", "avx2", "sse2", "neon" or "scalar".
+const char* checksum_path_name();
+
+}  // namespace kvtier

@@ -1,0 +1,113 @@
+// The one body of all checksum paths. Each path's file includes it once; everything here has
+// internal linkage, so that no path's code can stand in for another's. Pure functions, thread-safe.
+#pragma once
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/checksum_kernels.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::size_t kDigestBytes = 8;
+// Digests of 2 MiB: blocks up to that need one call for the root, and the array fits a small stack.
+constexpr std::size_t kBatchLeaves = 512;
+
+inline void store_digest(unsigned char* target, std::uint64_t digest) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  digest = __builtin_bswap64(digest);
+#endif
+  std::memcpy(target, &digest, kDigestBytes);
+}
+
+inline void copy_leaf(unsigned char* target, const unsigned char* source) {
+  // Pieces of one cache line become plain vector moves; one memcpy of a constant 4 KiB would become
+  // a string instruction, which is slow to start.
+  for (std::size_t offset = 0; offset < kKernelLeafBytes; offset += 64) {
+    std::memcpy(target + offset, source + offset, 64);
+  }
+}
+
+// Hashes `num_leaves` leaves, of which the last may be short, into `digests`. When copying, what is
+// hashed are the bytes that arrived: they are what the checksum will vouch for.
+template <bool kIsCopying>
+inline void hash_leaves(unsigned char* target, const unsigned char* source, std::size_t num_bytes,
+                        unsigned char* digests) {
+  const std::size_t num_whole = num_bytes / kKernelLeafBytes;
+  for (std::size_t leaf_index = 0; leaf_index < num_whole; ++leaf_index) {
+    const std::size_t offset = leaf_index * kKernelLeafBytes;
+    if (kIsCopying) copy_leaf(target + offset, source + offset);
+    const unsigned char* leaf = kIsCopying ? target + offset : source + offset;
+    store_digest(digests + leaf_index * kDigestBytes, XXH3_64bits(leaf, kKernelLeafBytes));
+  }
+  const std::size_t rest_offset = num_whole * kKernelLeafBytes;
+  const std::size_t rest_bytes = num_bytes - rest_offset;
+  if (rest_bytes == 0) return;
+  unsigned char leaf[kKernelLeafBytes];
+  std::memcpy(leaf, source + rest_offset, rest_bytes);
+  std::memset(leaf + rest_bytes, 0, kKernelLeafBytes - rest_bytes);
+  if (kIsCopying) std::memcpy(target + rest_offset, leaf, rest_bytes);
+  store_digest(digests + num_whole * kDigestBytes, XXH3_64bits(leaf, kKernelLeafBytes));
+}
+
+template <bool kIsCopying>
+inline std::uint64_t hash_part(unsigned char* target, const unsigned char* source,
+                               std::size_t num_bytes, const unsigned char* tail) {
+  constexpr std::size_t kBatchBytes = kBatchLeaves * kKernelLeafBytes;
+  unsigned char digests[kBatchLeaves * kDigestBytes + kRootTailBytes];
+  if (num_bytes <= kBatchBytes) {
+    const std::size_t num_leaves = (num_bytes + kKernelLeafBytes - 1) / kKernelLeafBytes;
+    hash_leaves<kIsCopying>(target, source, num_bytes, digests);
+    std::memcpy(digests + num_leaves * kDigestBytes, tail, kRootTailBytes);
+    return XXH3_64bits(digests, num_leaves * kDigestBytes + kRootTailBytes);
+  }
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  while (num_bytes > 0) {
+    const std::size_t batch_bytes = num_bytes < kBatchBytes ? num_bytes : kBatchBytes;
+    const std::size_t num_leaves = (batch_bytes + kKernelLeafBytes - 1) / kKernelLeafBytes;
+    hash_leaves<kIsCopying>(target, source, batch_bytes, digests);
+    XXH3_64bits_update(&state, digests, num_leaves * kDigestBytes);
+    source += batch_bytes;
+    if (kIsCopying) target += batch_bytes;
+    num_bytes -= batch_bytes;
+  }
+  XXH3_64bits_update(&state, tail, kRootTailBytes);
+  return XXH3_64bits_digest(&state);
+}
+
+// Leaves no set bits in the upper halves of the vector registers: GCC 12 omits that after the hash of
+// a leaf, and the narrow vector code of the whole thread then runs at a fraction of its speed.
+inline std::uint64_t with_clean_registers(std::uint64_t checksum) {
+#if defined(__AVX__)
+  __builtin_ia32_vzeroupper();
+#endif
+  return checksum;
+}
+
+std::uint64_t kernel_checksum_part(const unsigned char* source, std::size_t num_bytes,
+                                   const unsigned char* tail) {
+  return with_clean_registers(hash_part<false>(nullptr, source, num_bytes, tail));
+}
+
+std::uint64_t kernel_copy_and_checksum_part(unsigned char* target, const unsigned char* source,
+                                            std::size_t num_bytes, const unsigned char* tail) {
+  return with_clean_registers(hash_part<true>(target, source, num_bytes, tail));
+}
+
+std::uint64_t kernel_checksum_metadata(const unsigned char* source, std::size_t num_bytes,
+                                       std::uint64_t purpose) {
+  return with_clean_registers(XXH3_64bits_withSeed(source, num_bytes, purpose));
+}
+
+constexpr ChecksumKernels make_checksum_kernels(const char* name) {
+  return {name, kernel_checksum_part, kernel_copy_and_checksum_part, kernel_checksum_metadata};
+}
+
+}  // namespace
+}  // namespace kvtier

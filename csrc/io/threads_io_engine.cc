@@ -1,0 +1,272 @@
+// The threads engine: a pool that runs ops by blocking kernel calls. Thread-safe. Everything that a
+// thread touches lies in `State`, which a thread stuck in the kernel keeps alive after the engine.
+#include "io/threads_io_engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "io/io_op_queue.h"
+#include "io/transfer_loop.h"
+
+namespace kvtier {
+namespace {
+
+// A wait is cut into pieces, so that kNeverNs cannot overflow the library's clock arithmetic.
+constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
+// For an engine that is destroyed without stop().
+constexpr TimeNs kDestructionGraceNs = 1 * kNsPerS;
+
+struct State {
+  State(std::uint32_t num_threads, SystemCalls system_calls)
+      : calls(std::move(system_calls)), queue(num_threads), is_exited(num_threads, false) {}
+
+  // Constant after construction, but for on_result: constant after the first submit.
+  SystemCalls calls;
+  std::function<void()> on_result;
+  // Guarded by mutex.
+  std::mutex mutex;
+  std::condition_variable work_changed;
+  std::condition_variable threads_changed;
+  IoOpQueue queue;
+  std::vector<IoResult> results;
+  std::vector<bool> is_exited;
+  std::size_t num_live_threads = 0;
+  std::size_t num_callbacks = 0;
+  bool is_stopped = false;
+  bool is_abandoned = false;  // The engine gave up waiting: nobody is called any more.
+};
+
+// SIGSEGV and its like stay deliverable, for handlers that print where a thread died. The rest is
+// the application's business and would only interrupt transfers here (or, as SIGXFSZ, end it).
+sigset_t signals_to_block() {
+  sigset_t signals;
+  sigfillset(&signals);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
+    sigdelset(&signals, fault);
+  }
+  return signals;
+}
+
+Status run_task(const IoOp& op) {
+  try {
+    return op.task();
+  } catch (const std::exception& error) {
+    return Status(StatusCode::kInternal, std::string("cannot finish task: ") + error.what());
+  }
+}
+
+IoResult run_op(const SystemCalls& calls, const IoOp& op) {
+  IoResult result;
+  result.user_data = op.user_data;
+  if (op.kind == IoKind::kTask) {
+    result.status = run_task(op);
+  } else if (op.kind == IoKind::kSync) {
+    result.status = sync_data(calls, op.fd);
+  } else {
+    const auto direction =
+        op.kind == IoKind::kRead ? TransferDirection::kRead : TransferDirection::kWrite;
+    TransferOutcome outcome = transfer_pieces(calls, direction, op.fd, op.offset_bytes, op.pieces);
+    result.status = std::move(outcome.status);
+    result.transferred_bytes = outcome.transferred_bytes;
+  }
+  return result;
+}
+
+// Publishes with `lock` held; returns with it held, having called back without it.
+void publish(State& state, std::unique_lock<std::mutex>& lock, std::vector<IoResult> results) {
+  for (IoResult& result : results) state.results.push_back(std::move(result));
+  if (state.is_abandoned || !state.on_result) return;
+  ++state.num_callbacks;
+  lock.unlock();
+  state.on_result();
+  lock.lock();
+  --state.num_callbacks;
+  if (state.num_callbacks == 0) state.threads_changed.notify_all();
+}
+
+void run_thread(State& state, std::size_t thread_index) {
+  std::unique_lock<std::mutex> lock(state.mutex);
+  while (true) {
+    std::optional<IoOp> op = state.queue.take();
+    if (!op) {
+      if (state.is_stopped) break;
+      state.work_changed.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    const IoPriority priority = op->priority;
+    std::vector<IoResult> results;
+    results.push_back(run_op(state.calls, *op));
+    // What the task captured is gone before its result can be seen.
+    op.reset();
+    lock.lock();
+    state.queue.finish(priority);
+    // This thread looks for more work itself; others may wait for the room that was just made.
+    state.work_changed.notify_one();
+    publish(state, lock, std::move(results));
+  }
+  state.is_exited[thread_index] = true;
+  --state.num_live_threads;
+  state.threads_changed.notify_all();
+}
+
+class ThreadsIoEngine final : public IoEngine {
+ public:
+  ThreadsIoEngine(Clock& clock, const ThreadsIoOptions& options, SystemCalls calls)
+      : clock_(clock),
+        num_threads_(std::max(1u, options.num_threads)),
+        owner_pid_(getpid()),
+        state_(std::make_shared<State>(num_threads_, std::move(calls))) {}
+
+  ~ThreadsIoEngine() override {
+    if (!is_done_) do_stop(clock_.now_ns() + kDestructionGraceNs);
+  }
+
+ private:
+  void do_submit(std::vector<IoOp> ops) override {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    std::vector<IoResult> refused;
+    const int os_errno = state_->is_stopped ? 0 : start_threads();
+    for (IoOp& op : ops) {
+      if (state_->is_stopped) {
+        refused.push_back({op.user_data, cancelled(), 0});
+      } else if (os_errno != 0) {
+        refused.push_back({op.user_data, Status::from_errno(os_errno, "cannot start thread"), 0});
+      } else {
+        state_->queue.push(std::move(op));
+      }
+    }
+    state_->work_changed.notify_all();
+    if (!refused.empty()) publish(*state_, lock, std::move(refused));
+  }
+
+  std::size_t do_poll(std::vector<IoResult>& results) override {
+    std::vector<IoResult> taken;
+    {
+      std::lock_guard<std::mutex> lock(state_->mutex);
+      taken.swap(state_->results);
+    }
+    for (IoResult& result : taken) results.push_back(std::move(result));
+    return taken.size();
+  }
+
+  void do_set_on_result(std::function<void()> on_result) override {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->on_result = std::move(on_result);
+  }
+
+  bool do_stop(TimeNs deadline_ns) override {
+    if (getpid() != owner_pid_) return leave_to_parent();
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->is_stopped = true;
+    is_done_ = true;
+    std::vector<IoResult> cancelled_results;
+    for (IoOp& op : state_->queue.drain()) {
+      cancelled_results.push_back({op.user_data, cancelled(), 0});
+    }
+    state_->work_changed.notify_all();
+    if (!cancelled_results.empty()) publish(*state_, lock, std::move(cancelled_results));
+    while (state_->num_live_threads > 0) {
+      const TimeNs now_ns = clock_.now_ns();
+      if (now_ns >= deadline_ns) break;
+      state_->threads_changed.wait_for(
+          lock, std::chrono::nanoseconds(std::min(deadline_ns - now_ns, kWaitPieceNs)));
+    }
+    const bool is_idle = state_->num_live_threads == 0;
+    if (!is_idle) {
+      // From here on no callback starts; those that run are short by contract and are waited for,
+      // since what they call may go away with the engine.
+      state_->is_abandoned = true;
+      state_->threads_changed.wait(lock, [this] { return state_->num_callbacks == 0; });
+    }
+    release_threads(lock);
+    return is_idle;
+  }
+
+  IoEngineInfo do_info() const override { return {"threads", num_threads_}; }
+
+  static Status cancelled() {
+    return Status(StatusCode::kCancelled, "cannot run op: the I/O engine was stopped before");
+  }
+
+  // With the mutex held. Returns 0, or the errno when not even one thread could be started.
+  int start_threads() {
+    if (!threads_.empty()) return 0;
+    const sigset_t blocked = signals_to_block();
+    sigset_t before;
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    int os_errno = 0;
+    for (std::size_t index = 0; index < num_threads_ && os_errno == 0; ++index) {
+      try {
+        // The thread owns the state: it may outlive the engine.
+        std::thread thread([state = state_, index] { run_thread(*state, index); });
+        pthread_setname_np(thread.native_handle(), "kvtier-io");
+        threads_.push_back(std::move(thread));
+        ++state_->num_live_threads;
+      } catch (const std::system_error& error) {
+        os_errno = error.code().value() == 0 ? EAGAIN : error.code().value();
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return threads_.empty() ? os_errno : 0;
+  }
+
+  // Joins what has ended and lets go of what is stuck. Joining needs the mutex to be free for the
+  // last lines of a thread.
+  void release_threads(std::unique_lock<std::mutex>& lock) {
+    std::vector<std::thread> threads = std::exchange(threads_, {});
+    const std::vector<bool> is_exited = state_->is_exited;
+    lock.unlock();
+    for (std::size_t index = 0; index < threads.size(); ++index) {
+      if (is_exited[index]) {
+        threads[index].join();
+      } else {
+        threads[index].detach();
+      }
+    }
+    lock.lock();
+  }
+
+  // In a forked child the threads do not exist and the mutex may be locked for ever: the handles
+  // are leaked on purpose, since a joinable handle must not be destroyed.
+  bool leave_to_parent() {
+    is_done_ = true;
+    auto* leaked = new std::vector<std::thread>(std::move(threads_));
+    static_cast<void>(leaked);
+    return false;
+  }
+
+  // Constant after construction.
+  Clock& clock_;
+  const std::uint32_t num_threads_;
+  const pid_t owner_pid_;
+  const std::shared_ptr<State> state_;
+  // Guarded by state_->mutex.
+  std::vector<std::thread> threads_;
+  // Atomic, relaxed: the destructor runs when nobody else calls any more.
+  std::atomic<bool> is_done_{false};
+};
+
+}  // namespace
+
+std::unique_ptr<IoEngine> make_threads_io_engine(Clock& clock, const ThreadsIoOptions& options,
+                                                 SystemCalls calls) {
+  return std::make_unique<ThreadsIoEngine>(clock, options, std::move(calls));
+}
+
+std::unique_ptr<IoEngine> make_threads_io_engine(Clock& clock, const ThreadsIoOptions& options) {
+  return make_threads_io_engine(clock, options, real_system_calls());
+}
+
+}  // namespace kvtier
