@@ -1,0 +1,317 @@
+// Plans on segment files, carried out by the IoEngine. Its owner locks.
+#include "disk/disk_engine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "base/check.h"
+#include "disk/segment_file.h"
+
+namespace kvtier::disk {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+
+}  // namespace
+
+void DiskEngine::AlignedDelete::operator()(std::byte* bytes) const { std::free(bytes); }
+
+DiskEngine::DiskEngine(Directory& directory, IoEngine& io_engine, Clock& clock,
+                       const DiskEngineOptions& options)
+    : directory_(directory), io_engine_(io_engine), clock_(clock), options_(options) {}
+
+DiskEngine::~DiskEngine() {
+  // Jobs that the kernel still holds keep their descriptor open; it ends with the process.
+  for (auto& [segment_id, file] : files_) {
+    if (file.fd >= 0 && file.num_jobs == 0) directory_.close_file(file.fd);
+  }
+}
+
+void DiskEngine::add_segment(const format::SegmentHeader& header) {
+  const bool is_new = files_.emplace(header.segment_id, File{header, -1, false, 0, 0, {}}).second;
+  KVTIER_CHECK(is_new);
+}
+
+DiskJobId DiskEngine::create_segment(const format::SegmentHeader& header) {
+  Job job;
+  job.kind = JobKind::kCreate;
+  job.segment_id = header.segment_id;
+  job.created = std::make_shared<Created>();
+  auto created = job.created;
+  add_segment(header);
+  ++files_.at(header.segment_id).num_jobs;
+  const DiskJobId job_id = add_job(std::move(job));
+  send_task(job_id, [&directory = directory_, header, created, is_direct = options_.is_direct] {
+    auto made = create_segment_file(directory, header, is_direct);
+    if (!made.is_ok()) return made.status();
+    created->fd = made.value().fd;
+    created->allocated_bytes = made.value().allocated_bytes;
+    return Status::ok();
+  });
+  return job_id;
+}
+
+DiskJobId DiskEngine::remove_segment(std::uint32_t segment_id) {
+  File& file = files_.at(segment_id);
+  KVTIER_CHECK(file.num_jobs == 0);
+  if (file.fd >= 0) {
+    directory_.close_file(file.fd);
+    --num_open_;
+  }
+  files_.erase(segment_id);
+  Job job;
+  job.kind = JobKind::kRemove;
+  job.segment_id = segment_id;
+  const DiskJobId job_id = add_job(std::move(job));
+  send_task(job_id, [&directory = directory_, segment_id] {
+    const Status removed = directory.remove_file(format::segment_file_name(segment_id));
+    return removed.is_ok() ? directory.sync() : removed;
+  });
+  return job_id;
+}
+
+DiskJobId DiskEngine::read_block(std::uint32_t segment_id, std::uint32_t slot_index,
+                                 std::span<std::byte> buffer) {
+  Job job;
+  job.kind = JobKind::kRead;
+  job.segment_id = segment_id;
+  job.buffer = buffer;
+  job.offset_bytes = files_.at(segment_id).header.slot_offset_bytes(slot_index);
+  const DiskJobId job_id = add_job(std::move(job));
+  start(job_id);
+  return job_id;
+}
+
+DiskJobId DiskEngine::write_block(std::uint32_t segment_id, std::uint32_t slot_index,
+                                  std::span<std::byte> buffer) {
+  Job job;
+  job.kind = JobKind::kWrite;
+  job.segment_id = segment_id;
+  job.buffer = buffer;
+  job.offset_bytes = files_.at(segment_id).header.slot_offset_bytes(slot_index);
+  const DiskJobId job_id = add_job(std::move(job));
+  start(job_id);
+  return job_id;
+}
+
+DiskJobId DiskEngine::write_table_pages(std::uint32_t segment_id, std::uint64_t page_index,
+                                        std::span<const std::byte> pages) {
+  KVTIER_CHECK(pages.size() % format::kTablePageBytes == 0);
+  auto* copy = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, pages.size()));
+  if (copy == nullptr) throw std::bad_alloc();
+  std::memcpy(copy, pages.data(), pages.size());
+  Job job;
+  job.kind = JobKind::kTable;
+  job.segment_id = segment_id;
+  job.owned.reset(copy);
+  job.buffer = {copy, pages.size()};
+  job.offset_bytes = files_.at(segment_id).header.table_offset_bytes +
+                     page_index * format::kTablePageBytes;
+  const DiskJobId job_id = add_job(std::move(job));
+  start(job_id);
+  return job_id;
+}
+
+DiskJobId DiskEngine::sync_segment(std::uint32_t segment_id) {
+  Job job;
+  job.kind = JobKind::kSync;
+  job.segment_id = segment_id;
+  const DiskJobId job_id = add_job(std::move(job));
+  start(job_id);
+  return job_id;
+}
+
+DiskJobId DiskEngine::run_task(std::function<Status()> task) {
+  const DiskJobId job_id = add_job(Job{});
+  send_task(job_id, std::move(task));
+  return job_id;
+}
+
+void DiskEngine::poll(std::vector<DiskResult>& results) {
+  std::vector<IoResult> io_results;
+  io_engine_.poll(io_results);
+  for (const IoResult& io_result : io_results) {
+    finish(io_result.user_data, io_result.status, results);
+  }
+  std::vector<DiskResult> early = std::move(early_results_);
+  early_results_.clear();
+  for (const DiskResult& result : early) finish(result.job_id, result.status, results);
+  if (num_open_ > options_.open_files_max) close_idle_files();
+}
+
+TimeNs DiskEngine::oldest_start_ns() const {
+  return jobs_.empty() ? kNeverNs : jobs_.begin()->second.start_ns;
+}
+
+std::size_t DiskEngine::num_jobs_of(std::uint32_t segment_id) const {
+  const auto found = files_.find(segment_id);
+  return found == files_.end() ? 0 : found->second.num_jobs;
+}
+
+bool DiskEngine::stop(TimeNs deadline_ns) { return io_engine_.stop(deadline_ns); }
+
+void DiskEngine::forget_segments() {
+  KVTIER_CHECK(jobs_.empty());
+  for (auto& [segment_id, file] : files_) {
+    if (file.fd >= 0) directory_.close_file(file.fd);
+  }
+  files_.clear();
+  num_open_ = 0;
+}
+
+DiskJobId DiskEngine::add_job(Job job) {
+  job.start_ns = clock_.now_ns();
+  const DiskJobId job_id = job_id_next_++;
+  jobs_.emplace(job_id, std::move(job));
+  return job_id;
+}
+
+void DiskEngine::start(DiskJobId job_id) {
+  File& file = files_.at(jobs_.at(job_id).segment_id);
+  ++file.num_jobs;
+  file.last_use = ++use_counter_;
+  if (file.fd >= 0) {
+    send(job_id, file.fd);
+    return;
+  }
+  file.waiting.push_back(job_id);
+  if (!file.is_opening) open_file(file);
+}
+
+void DiskEngine::send(DiskJobId job_id, int fd) {
+  const Job& job = jobs_.at(job_id);
+  IoOp op;
+  op.fd = fd;
+  op.offset_bytes = job.offset_bytes;
+  op.user_data = job_id;
+  if (!job.buffer.empty()) op.pieces.push_back(job.buffer);
+  switch (job.kind) {
+    case JobKind::kRead:
+      op.kind = IoKind::kRead;
+      op.priority = IoPriority::kLoad;
+      break;
+    case JobKind::kWrite:
+      op.kind = IoKind::kWrite;
+      op.priority = IoPriority::kSave;
+      break;
+    case JobKind::kTable:
+      op.kind = IoKind::kWrite;
+      op.priority = IoPriority::kControl;
+      break;
+    default:
+      op.kind = IoKind::kSync;
+      op.priority = IoPriority::kControl;
+      break;
+  }
+  std::vector<IoOp> ops;
+  ops.push_back(std::move(op));
+  Status submitted = io_engine_.submit(std::move(ops));
+  if (!submitted.is_ok()) fail_later(job_id, std::move(submitted));
+}
+
+void DiskEngine::send_task(DiskJobId job_id, std::function<Status()> task) {
+  IoOp op;
+  op.kind = IoKind::kTask;
+  op.priority = IoPriority::kControl;
+  op.task = std::move(task);
+  op.user_data = job_id;
+  std::vector<IoOp> ops;
+  ops.push_back(std::move(op));
+  Status submitted = io_engine_.submit(std::move(ops));
+  if (!submitted.is_ok()) fail_later(job_id, std::move(submitted));
+}
+
+void DiskEngine::open_file(File& file) {
+  file.is_opening = true;
+  Job job;
+  job.kind = JobKind::kOpen;
+  job.segment_id = file.header.segment_id;
+  job.created = std::make_shared<Created>();
+  auto created = job.created;
+  const std::string name = format::segment_file_name(file.header.segment_id);
+  const DiskJobId job_id = add_job(std::move(job));
+  send_task(job_id, [&directory = directory_, name, created, is_direct = options_.is_direct] {
+    auto opened = directory.open_file(name, OpenFlags{false, false, is_direct});
+    if (!opened.is_ok()) return opened.status();
+    created->fd = opened.value();
+    return Status::ok();
+  });
+}
+
+void DiskEngine::finish_open(Job& job, const Status& status) {
+  const auto found = files_.find(job.segment_id);
+  KVTIER_CHECK(found != files_.end());
+  File& file = found->second;
+  file.is_opening = false;
+  const std::vector<DiskJobId> waiting = std::move(file.waiting);
+  file.waiting.clear();
+  if (status.is_ok()) {
+    file.fd = job.created->fd;
+    ++num_open_;
+  }
+  for (const DiskJobId job_id : waiting) {
+    if (status.is_ok()) {
+      send(job_id, file.fd);
+    } else {
+      fail_later(job_id, status);
+    }
+  }
+}
+
+void DiskEngine::finish(DiskJobId job_id, const Status& status, std::vector<DiskResult>& results) {
+  const auto found = jobs_.find(job_id);
+  KVTIER_CHECK(found != jobs_.end());  // Every completion is consumed exactly once.
+  Job& job = found->second;
+  if (job.kind == JobKind::kOpen) {
+    Job opened = std::move(job);
+    jobs_.erase(found);
+    finish_open(opened, status);
+    return;
+  }
+  const bool is_retryable = status.code() == StatusCode::kIoError && job.kind == JobKind::kRead;
+  if (is_retryable && !job.is_retried) {
+    job.is_retried = true;
+    send(job_id, files_.at(job.segment_id).fd);
+    return;
+  }
+  DiskResult result{job_id, status, 0};
+  const auto file = files_.find(job.segment_id);
+  const bool is_of_file = job.kind != JobKind::kTask && job.kind != JobKind::kRemove;
+  if (is_of_file && file != files_.end()) {
+    --file->second.num_jobs;
+    if (job.kind == JobKind::kCreate) {
+      if (status.is_ok()) {
+        file->second.fd = job.created->fd;
+        ++num_open_;
+        result.value = job.created->allocated_bytes;
+      } else {
+        files_.erase(file);
+      }
+    }
+  }
+  jobs_.erase(found);
+  results.push_back(std::move(result));
+}
+
+void DiskEngine::fail_later(DiskJobId job_id, Status status) {
+  early_results_.push_back(DiskResult{job_id, std::move(status), 0});
+}
+
+void DiskEngine::close_idle_files() {
+  std::vector<File*> idle;
+  for (auto& [segment_id, file] : files_) {
+    if (file.fd >= 0 && file.num_jobs == 0) idle.push_back(&file);
+  }
+  std::sort(idle.begin(), idle.end(),
+            [](const File* a, const File* b) { return a->last_use < b->last_use; });
+  for (File* file : idle) {
+    if (num_open_ <= options_.open_files_max) return;
+    directory_.close_file(file->fd);
+    file->fd = -1;
+    --num_open_;
+  }
+}
+
+}  // namespace kvtier::disk

@@ -1,0 +1,131 @@
+// DiskEngine: carries out plans on segment files: blocks, table pages, creation, removal, sync. Decides
+// nothing. Not thread-safe: its owner locks; only the IoEngine beneath has threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "format/segment_header.h"
+#include "io/directory.h"
+#include "io/io_engine.h"
+
+namespace kvtier::disk {
+
+using DiskJobId = std::uint64_t;
+
+struct DiskResult {
+  DiskJobId job_id = 0;
+  Status status;
+  /// create_segment: bytes that the new file allocated.
+  std::uint64_t value = 0;
+};
+
+struct DiskEngineOptions {
+  bool is_direct = true;
+  /// Descriptors of segment files kept open; more segments take turns.
+  std::uint32_t open_files_max = 128;
+};
+
+class DiskEngine {
+ public:
+  /// `directory` and `io_engine` outlive it.
+  DiskEngine(Directory& directory, IoEngine& io_engine, Clock& clock,
+             const DiskEngineOptions& options);
+  ~DiskEngine();
+  DiskEngine(const DiskEngine&) = delete;
+  DiskEngine& operator=(const DiskEngine&) = delete;
+
+  /// Makes an existing file known. It is opened at its first use.
+  void add_segment(const format::SegmentHeader& header);
+  /// Makes the file: reserved space where the file system can, header, all durable. Until its result
+  /// is polled the segment takes no other job. On failure nothing is left of it.
+  DiskJobId create_segment(const format::SegmentHeader& header);
+  /// Removes the file durably. Requires that no other job of the segment is running.
+  DiskJobId remove_segment(std::uint32_t segment_id);
+
+  /// `buffer`: aligned for direct I/O, whole alignment units, at most a slot. It belongs to the engine
+  /// until the result was polled. A failed read is tried once more before it fails.
+  DiskJobId read_block(std::uint32_t segment_id, std::uint32_t slot_index,
+                       std::span<std::byte> buffer);
+  DiskJobId write_block(std::uint32_t segment_id, std::uint32_t slot_index,
+                        std::span<std::byte> buffer);
+  /// Copies `pages`: whole table pages from `page_index` on.
+  DiskJobId write_table_pages(std::uint32_t segment_id, std::uint64_t page_index,
+                              std::span<const std::byte> pages);
+  DiskJobId sync_segment(std::uint32_t segment_id);
+  DiskJobId run_task(std::function<Status()> task);
+
+  /// Appends the results of jobs that ended. Does not block.
+  void poll(std::vector<DiskResult>& results);
+
+  /// When the oldest unfinished job was submitted; kNeverNs: none.
+  TimeNs oldest_start_ns() const;
+  std::size_t num_jobs() const { return jobs_.size(); }
+  std::size_t num_jobs_of(std::uint32_t segment_id) const;
+  /// See IoEngine::stop. Results of ended jobs can still be polled.
+  bool stop(TimeNs deadline_ns);
+  /// Forgets all segments and their descriptors. Requires that no job is running.
+  void forget_segments();
+
+ private:
+  enum class JobKind : std::uint8_t { kRead, kWrite, kTable, kSync, kCreate, kRemove, kOpen, kTask };
+  struct Created {
+    int fd = -1;
+    std::uint64_t allocated_bytes = 0;
+  };
+  struct AlignedDelete {
+    void operator()(std::byte* bytes) const;
+  };
+  struct Job {
+    JobKind kind = JobKind::kTask;
+    std::uint32_t segment_id = 0;
+    TimeNs start_ns = 0;
+    bool is_retried = false;
+    std::span<std::byte> buffer;
+    std::uint64_t offset_bytes = 0;
+    std::unique_ptr<std::byte, AlignedDelete> owned;  // kTable.
+    std::shared_ptr<Created> created;                 // kCreate, kOpen.
+  };
+  struct File {
+    format::SegmentHeader header;
+    int fd = -1;
+    bool is_opening = false;
+    std::uint32_t num_jobs = 0;
+    std::uint64_t last_use = 0;
+    std::vector<DiskJobId> waiting;  // For the descriptor.
+  };
+
+  DiskJobId add_job(Job job);
+  /// Sends the job to the IoEngine, or to the line of its file while that is being opened.
+  void start(DiskJobId job_id);
+  void send(DiskJobId job_id, int fd);
+  void send_task(DiskJobId job_id, std::function<Status()> task);
+  void open_file(File& file);
+  void finish_open(Job& job, const Status& status);
+  void finish(DiskJobId job_id, const Status& status, std::vector<DiskResult>& results);
+  void fail_later(DiskJobId job_id, Status status);
+  void close_idle_files();
+
+  // Constant after construction.
+  Directory& directory_;
+  IoEngine& io_engine_;
+  Clock& clock_;
+  const DiskEngineOptions options_;
+  // Guarded by the owner's mutex.
+  std::map<DiskJobId, Job> jobs_;  // Ids rise: the first is the oldest.
+  std::unordered_map<std::uint32_t, File> files_;
+  std::vector<DiskResult> early_results_;  // Of jobs that failed at submission.
+  DiskJobId job_id_next_ = 1;
+  std::uint64_t use_counter_ = 0;
+  std::size_t num_open_ = 0;
+};
+
+}  // namespace kvtier::disk

@@ -1,0 +1,100 @@
+// Loads. Guarded by the store's mutex.
+#include "store/loader.h"
+
+namespace kvtier::store {
+
+std::shared_ptr<Load> Loader::join(EntryIndex entry) {
+  const auto found = by_entry_.find(entry);
+  if (found == by_entry_.end()) return nullptr;
+  ++found->second->num_users;
+  return found->second;
+}
+
+std::shared_ptr<Load> Loader::start(EntryIndex entry, std::span<std::byte> buffer,
+                                    bool is_promotion) {
+  KVTIER_CHECK(!by_entry_.contains(entry));
+  const BlockEntry& block = life_.index().at(entry);
+  KVTIER_CHECK(block.is_resident(TierId::kDisk));
+  life_.hold(entry);
+  auto load = std::make_shared<Load>();
+  load->entry = entry;
+  load->buffer = buffer;
+  load->is_promotion = is_promotion;
+  load->num_users = 1;
+  const SlotRef slot = block.slot(TierId::kDisk);
+  reading_.emplace(engine_.read_block(disk_.segment_id(slot), slot.slot_index, buffer), load);
+  by_entry_.emplace(entry, load);
+  return load;
+}
+
+void Loader::begin_verify(Load& load) {
+  KVTIER_CHECK(load.state == Load::State::kRead);
+  load.state = Load::State::kVerifying;
+}
+
+void Loader::end_verify(Load& load, bool is_good) {
+  KVTIER_CHECK(load.state == Load::State::kVerifying);
+  BlockEntry& block = life_.index().at(load.entry);
+  if (is_good) {
+    load.state = Load::State::kReady;
+    block.is_recovered = false;  // Proved: a later mismatch is rot, not a torn write.
+    if (load.is_promotion && !block.is_detached) {
+      life_.finish_fill(load.entry, TierId::kHost);
+      by_entry_.erase(load.entry);  // It is a host hit from now on.
+    }
+    return;
+  }
+  TierStats& stats = life_.space(TierId::kDisk).stats;
+  ++stats.corrupt;
+  if (block.is_recovered) ++stats.torn;
+  fail(load, Outcome::kCorrupt);
+}
+
+void Loader::leave(const std::shared_ptr<Load>& load) {
+  KVTIER_CHECK(load->num_users > 0);
+  --load->num_users;
+  drop_if_unused(load);
+}
+
+bool Loader::finish(const disk::DiskResult& result, TimeNs now_ns) {
+  const auto found = reading_.find(result.job_id);
+  if (found == reading_.end()) return false;
+  const std::shared_ptr<Load> load = found->second;
+  reading_.erase(found);
+  load->is_reading_ended = true;
+  disk_.note_read_result(result.status, now_ns);
+  if (result.status.is_ok()) {
+    life_.space(TierId::kDisk).stats.bytes_read += load->buffer.size();
+    load->state = Load::State::kRead;
+  } else if (result.status.code() == StatusCode::kCancelled) {
+    load->state = Load::State::kFailed;
+    load->outcome = Outcome::kCancelled;
+  } else {
+    fail(*load, Outcome::kFailed);
+  }
+  drop_if_unused(load);
+  return true;
+}
+
+/// The stored bytes cannot be had: nobody shall be promised them again.
+void Loader::fail(Load& load, Outcome outcome) {
+  load.state = Load::State::kFailed;
+  load.outcome = outcome;
+  by_entry_.erase(load.entry);
+  if (!life_.index().at(load.entry).is_detached) life_.remove_family(load.entry);
+}
+
+void Loader::drop_if_unused(const std::shared_ptr<Load>& load) {
+  if (load->num_users > 0 || !load->is_reading_ended) return;
+  const auto found = by_entry_.find(load->entry);
+  if (found != by_entry_.end() && found->second == load) by_entry_.erase(found);
+  if (!load->is_promotion) {
+    staging_.release(load->buffer);
+  } else if (load->state != Load::State::kReady) {
+    const BlockEntry& block = life_.index().at(load->entry);
+    if (!block.is_detached) life_.abort_fill(load->entry, TierId::kHost);
+  }
+  life_.unhold(load->entry);
+}
+
+}  // namespace kvtier::store

@@ -1,0 +1,214 @@
+// Rebuilding the index from slot tables. Blocking; before the store has threads.
+#include "store/recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "disk/segment_file.h"
+
+namespace kvtier::store {
+namespace {
+
+struct PendingParent {
+  EntryIndex entry;
+  BlockKey parent;
+  std::uint64_t generation;  // Of the commit that says so: a younger one of the key overrides it.
+};
+
+class Recovery {
+ public:
+  Recovery(RecoveryContext& context, RecoveryReport& report)
+      : context_(context), report_(report), index_(context.life.index()) {}
+
+  Status run() {
+    auto listing = context_.store_directory.list();
+    if (!listing.is_ok()) return listing.status();
+    report_.num_unknown_files = listing.value().unknown_names.size();
+    report_.unknown_bytes = listing.value().unknown_bytes;
+    register_namespaces();
+    std::uint32_t segment_id_max = 0;
+    for (const std::string& name : listing.value().segment_names) {
+      segment_id_max = std::max(segment_id_max, format::parse_segment_file_name(name).value());
+      const Status read = read_segment(name);
+      if (!read.is_ok()) return read;
+    }
+    context_.tier.set_segment_id_next(segment_id_max + 1);
+    context_.life.space(TierId::kDisk).slots.rebuild_free_lists();
+    link_parents();
+    rank();
+    report_.num_blocks = index_.num_entries();
+    context_.tier.set_generation(std::max(
+        generation_max_, context_.store_directory.superblock().generation_max));
+    return Status::ok();
+  }
+
+ private:
+  void register_namespaces() {
+    auto records = context_.store_directory.namespaces().records;
+    std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+      return a.namespace_index < b.namespace_index;
+    });
+    for (auto& record : records) {
+      // Indices are handed out one after the other; a gap would be a damaged table, whose blocks are
+      // then unknown and dropped.
+      if (record.namespace_index != context_.namespaces.size()) break;
+      Namespace found;
+      found.id = record.id;
+      found.description = std::move(record.description);
+      context_.namespaces.add(std::move(found));
+    }
+  }
+
+  Status read_segment(const std::string& name) {
+    auto header = disk::read_segment_header(context_.directory, name);
+    if (header.status().code() == StatusCode::kUnsupported) return leave_alone(name);
+    const bool is_ours = header.is_ok() && is_usable(header.value(), name);
+    if (!is_ours && (header.is_ok() || header.status().code() == StatusCode::kCorrupt)) {
+      return remove_file(name);
+    }
+    if (!header.is_ok()) return leave_alone(name);
+    auto stat = context_.directory.stat_file(name);
+    if (!stat.is_ok()) return leave_alone(name);
+
+    const std::uint16_t segment_index =
+        context_.tier.adopt_existing_segment(header.value(), stat.value().allocated_bytes);
+    auto scan = disk::scan_segment_file(
+        context_.directory, name,
+        [this, segment_index, &header](std::uint32_t slot_index, format::SlotEntry& entry) {
+          adopt(SlotRef{slot_index, segment_index}, header.value(), entry);
+        });
+    if (scan.is_ok()) {
+      report_.num_damaged_entries += scan.value().num_damaged;
+    } else {
+      // What was read so far is sound; the rest of this table is lost.
+      ++report_.num_damaged_entries;
+      context_.log("warning", "cannot read a whole slot table: " + scan.status().message());
+    }
+    return Status::ok();
+  }
+
+  bool is_usable(const format::SegmentHeader& header, const std::string& name) const {
+    return header.store_id == context_.store_directory.superblock().store_id &&
+           header.segment_id == format::parse_segment_file_name(name).value();
+  }
+
+  Status leave_alone(const std::string& name) {
+    auto stat = context_.directory.stat_file(name);
+    ++report_.num_unknown_files;
+    if (stat.is_ok()) report_.unknown_bytes += stat.value().allocated_bytes;
+    return Status::ok();
+  }
+
+  Status remove_file(const std::string& name) {
+    ++report_.num_removed_files;
+    const Status removed = context_.directory.remove_file(name);
+    // One that cannot be removed stays, counted.
+    return removed.is_ok() ? removed : leave_alone(name);
+  }
+
+  void adopt(SlotRef slot, const format::SegmentHeader& header, format::SlotEntry& found) {
+    generation_max_ = std::max(generation_max_, found.generation);
+    const bool is_known = found.namespace_index < context_.namespaces.size();
+    if (!is_known || found.length_bytes > header.slot_bytes) {
+      ++report_.num_damaged_entries;
+      return;
+    }
+    EntryIndex entry = index_.find(found.namespace_index, found.key);
+    if (entry != kNoEntry) {
+      // Of two commits of one key the younger one counts.
+      if (index_.at(entry).disk_generation >= found.generation) return mark_stale(slot);
+      context_.life.disown_disk_copy(entry);
+    } else {
+      entry = index_.insert(found.namespace_index, found.key, kNoEntry);
+      if (entry == kNoEntry) return mark_stale(slot);  // blocks_max is smaller than it was.
+    }
+    BlockEntry& block = index_.at(entry);
+    block.disk_generation = found.generation;
+    block.pin_count = static_cast<std::uint8_t>(std::min<std::uint16_t>(found.pin_count, 255));
+    block.is_recovered = !context_.store_directory.superblock().is_clean;
+    index_.set_checksums(entry, found.checksums);
+    context_.life.adopt_disk_copy(entry, slot);
+    if (!found.is_root) pending_.push_back({entry, found.parent, found.generation});
+  }
+
+  void mark_stale(SlotRef slot) {
+    context_.tier.commits().note_change(slot, SlotChange::kEvicted);
+  }
+
+  /// A parent is always committed before its children, so a link to a younger block is a leftover;
+  /// this also keeps damaged or hostile tables from building a circle.
+  void link_parents() {
+    std::vector<EntryIndex> orphans;
+    for (const PendingParent& pending : pending_) {
+      BlockEntry& block = index_.at(pending.entry);
+      if (block.disk_generation != pending.generation) continue;
+      const EntryIndex parent = index_.find(block.namespace_index, pending.parent);
+      const bool is_sound =
+          parent != kNoEntry && index_.at(parent).disk_generation < block.disk_generation;
+      if (is_sound) {
+        index_.link_parent(pending.entry, parent);
+      } else {
+        orphans.push_back(pending.entry);
+      }
+    }
+    for (const EntryIndex orphan : orphans) {
+      if (index_.at(orphan).is_detached) continue;  // Went with its parent.
+      for (auto members = index_.family(orphan); !members.empty(); members.pop_back()) {
+        ++report_.num_orphans;
+        context_.life.disown_disk_copy(members.back());
+        index_.detach(members.back());
+        index_.free(members.back());
+      }
+    }
+  }
+
+  /// Eviction order after a restart: a chain is as young as its youngest block, and within a chain
+  /// children are older than their parents.
+  void rank() {
+    std::vector<std::pair<std::uint64_t, EntryIndex>> order;
+    order.reserve(index_.num_entries());
+    index_.for_each([this, &order](EntryIndex entry) {
+      order.emplace_back(index_.at(entry).disk_generation, entry);
+    });
+    std::sort(order.rbegin(), order.rend());
+    std::vector<std::uint64_t> youngest(order.empty() ? 0 : entry_end(order), 0);
+    for (auto& [generation, entry] : order) {
+      const std::uint64_t own = std::max(youngest[entry], generation);
+      youngest[entry] = own;
+      const EntryIndex parent = index_.at(entry).parent;
+      if (parent != kNoEntry) youngest[parent] = std::max(youngest[parent], own);
+    }
+    // Stable: `order` has children (of higher generation) before their parents.
+    std::stable_sort(order.begin(), order.end(), [&youngest](const auto& a, const auto& b) {
+      return youngest[a.second] < youngest[b.second];
+    });
+    for (const auto& [generation, entry] : order) context_.life.rank_recovered(entry);
+  }
+
+  static std::size_t entry_end(const std::vector<std::pair<std::uint64_t, EntryIndex>>& order) {
+    EntryIndex last = 0;
+    for (const auto& item : order) last = std::max(last, item.second);
+    return std::size_t{last} + 1;
+  }
+
+  RecoveryContext& context_;
+  RecoveryReport& report_;
+  BlockIndex& index_;
+  std::vector<PendingParent> pending_;
+  std::uint64_t generation_max_ = 0;
+};
+
+}  // namespace
+
+Result<RecoveryReport> recover(RecoveryContext& context) {
+  RecoveryReport report;
+  const Status recovered = Recovery(context, report).run();
+  if (!recovered.is_ok()) return recovered;
+  context.tier.set_fixed_bytes(context.tier.fixed_bytes() + report.unknown_bytes);
+  const Status shrunk = shrink_to_cap(context, report);
+  if (!shrunk.is_ok()) return shrunk;
+  report.num_blocks = context.life.index().num_entries();
+  return report;
+}
+
+}  // namespace kvtier::store

@@ -1,0 +1,190 @@
+// Fitting a store into a smaller cap at open. Blocking; before the store has threads.
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <unordered_set>
+
+#include "store/recovery.h"
+
+namespace kvtier::store {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+
+struct FreeDelete {
+  void operator()(std::byte* bytes) const { std::free(bytes); }
+};
+
+class Shrink {
+ public:
+  Shrink(RecoveryContext& context, RecoveryReport& report)
+      : context_(context),
+        report_(report),
+        life_(context.life),
+        space_(context.life.space(TierId::kDisk)) {}
+
+  Status run(std::uint64_t excess_bytes) {
+    choose_segments(excess_bytes);
+    announce();
+    mark_needed();
+    for (const std::uint16_t doomed : report_.segments_to_leave) drop_unneeded(doomed);
+    for (const std::uint16_t doomed : report_.segments_to_leave) {
+      const Status moved = move_needed(doomed);
+      if (!moved.is_ok()) return moved;
+    }
+    return Status::ok();
+  }
+
+ private:
+  void choose_segments(std::uint64_t excess_bytes) {
+    struct Candidate {
+      double value;
+      std::uint16_t segment_index;
+    };
+    std::vector<Candidate> candidates;
+    for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
+      const Segment& segment = space_.slots.segment(s);
+      if (!segment.is_present) continue;
+      const double value = segment.num_used == 0
+                               ? 0.0
+                               : static_cast<double>(segment.use_sum) / segment.num_used;
+      candidates.push_back({value, s});
+    }
+    std::sort(candidates.begin(), candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.value < b.value; });
+    std::uint64_t freed_bytes = 0;
+    for (const Candidate& candidate : candidates) {
+      if (freed_bytes >= excess_bytes) break;
+      freed_bytes += context_.tier.charged_bytes_of(candidate.segment_index);
+      report_.segments_to_leave.push_back(candidate.segment_index);
+      space_.slots.close_segment(candidate.segment_index);
+    }
+  }
+
+  void announce() {
+    std::uint64_t num_blocks = 0, num_bytes = 0;
+    for (const std::uint16_t doomed : report_.segments_to_leave) {
+      num_blocks += space_.slots.segment(doomed).num_used;
+      num_bytes += context_.tier.charged_bytes_of(doomed);
+    }
+    context_.log("warning",
+                 "the disk cap is smaller than what earlier runs left: giving up " +
+                     std::to_string(report_.segments_to_leave.size()) + " segment files with " +
+                     std::to_string(num_blocks) + " blocks (less those that others need), " +
+                     std::to_string(num_bytes) +
+                     " bytes: disk_bytes=" + std::to_string(context_.tier.options().cap_bytes));
+  }
+
+  bool is_doomed(EntryIndex entry) const {
+    const std::uint16_t segment_index = life_.index().at(entry).slot(TierId::kDisk).segment_index;
+    return !space_.slots.segment(segment_index).is_open;
+  }
+
+  /// Pinned blocks, kept blocks, and all ancestors of either.
+  void mark_needed() {
+    life_.index().for_each([this](EntryIndex entry) {
+      if (is_doomed(entry) && life_.index().at(entry).pin_count == 0) return;
+      for (EntryIndex at = entry; at != kNoEntry; at = life_.index().at(at).parent) {
+        if (!needed_.insert(at).second) break;
+      }
+    });
+  }
+
+  void drop_unneeded(std::uint16_t doomed) {
+    const Segment& segment = space_.slots.segment(doomed);
+    for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
+      const EntryIndex owner = segment.owners[i];
+      if (owner == kNoEntry || needed_.contains(owner)) continue;
+      report_.num_shrunk_blocks += life_.remove_family(owner);
+    }
+  }
+
+  Status move_needed(std::uint16_t doomed) {
+    const Segment& segment = space_.slots.segment(doomed);
+    for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
+      const EntryIndex owner = segment.owners[i];
+      if (owner == kNoEntry) continue;
+      const auto target = find_room(owner, segment.class_index);
+      if (segment.owners[i] != owner) {  // It went while room was made.
+        if (target) space_.slots.release(*target);
+        continue;
+      }
+      if (!target) {
+        report_.num_shrunk_blocks += life_.remove_family(owner);
+        continue;
+      }
+      const Status copied = copy_slot(SlotRef{i, doomed}, *target);
+      if (!copied.is_ok()) {
+        space_.slots.release(*target);
+        return copied;
+      }
+      life_.relocate(owner, TierId::kDisk, *target);
+      context_.tier.commits().note_write(target->segment_index);
+    }
+    return Status::ok();
+  }
+
+  std::optional<SlotRef> find_room(EntryIndex owner, ClassIndex class_index) {
+    if (auto slot = space_.slots.reserve(class_index, owner)) return slot;
+    life_.hold(owner);
+    const EntryIndex victim = space_.policy(class_index).victim([this](EntryIndex candidate) {
+      return !is_doomed(candidate) && life_.is_evictable(candidate, TierId::kDisk);
+    });
+    if (victim != kNoEntry) {
+      life_.evict(victim, TierId::kDisk);
+      ++report_.num_shrunk_blocks;
+    }
+    life_.unhold(owner);
+    return space_.slots.reserve(class_index, owner);
+  }
+
+  Status copy_slot(SlotRef source, SlotRef target) {
+    const std::uint64_t slot_bytes = space_.slots.slot_bytes(source);
+    const std::uint64_t padded_bytes = (slot_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const std::unique_ptr<std::byte, FreeDelete> room(
+        static_cast<std::byte*>(std::aligned_alloc(kPageBytes, padded_bytes)));
+    if (room == nullptr) throw std::bad_alloc();
+    const std::span<std::byte> bytes(room.get(), slot_bytes);
+    const Status read = transfer(source, bytes, false);
+    return read.is_ok() ? transfer(target, bytes, true) : read;
+  }
+
+  Status transfer(SlotRef slot, std::span<std::byte> bytes, bool is_write) {
+    const format::SegmentHeader& header = context_.tier.header_of(slot.segment_index);
+    const std::string name = format::segment_file_name(header.segment_id);
+    auto fd = context_.directory.open_file(name, OpenFlags{});
+    if (!fd.is_ok()) return fd.status();
+    const std::uint64_t at = header.slot_offset_bytes(slot.slot_index);
+    const Status done = is_write ? context_.directory.write_at(fd.value(), at, bytes)
+                                 : context_.directory.read_at(fd.value(), at, bytes);
+    context_.directory.close_file(fd.value());
+    return done;
+  }
+
+  RecoveryContext& context_;
+  RecoveryReport& report_;
+  BlockLife& life_;
+  TierSpace& space_;
+  std::unordered_set<EntryIndex> needed_;
+};
+
+}  // namespace
+
+Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report) {
+  const std::uint64_t cap_bytes = context.tier.options().cap_bytes;
+  if (context.tier.charged_bytes() <= cap_bytes) return Status::ok();
+  if (context.tier.fixed_bytes() + DiskTier::kRoomBytesMin > cap_bytes) {
+    return Status(StatusCode::kConfig,
+                  "disk_bytes leaves no room beside what lies in the directory already: disk_bytes=" +
+                      std::to_string(cap_bytes) +
+                      " fixed_bytes=" + std::to_string(context.tier.fixed_bytes()) +
+                      " of which files of unknown format versions=" +
+                      std::to_string(report.unknown_bytes) +
+                      "; raise disk_bytes, or remove old data with `kvtier wipe`: path=" +
+                      context.directory.path());
+  }
+  return Shrink(context, report).run(context.tier.charged_bytes() - cap_bytes);
+}
+
+}  // namespace kvtier::store

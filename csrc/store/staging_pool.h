@@ -1,0 +1,43 @@
+// StagingPool: short-lived buffers for loads and saves that have no host slot, handed out in order of
+// arrival. Guarded by the store's mutex; waiting is the caller's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "memory/arena.h"
+#include "memory/extent_allocator.h"
+
+namespace kvtier::store {
+
+class StagingPool {
+ public:
+  explicit StagingPool(std::unique_ptr<Arena> arena);
+
+  /// Joins the line. Who holds no buffer yet must stand in line; only the first may reserve then.
+  std::uint64_t enter_line();
+  void leave_line(std::uint64_t ticket);
+
+  /// A buffer of `num_bytes`, page aligned. `ticket` 0: for those who hold some already; refused while
+  /// anybody stands in line. Nothing: wait, then try again.
+  std::optional<std::span<std::byte>> reserve(std::uint64_t ticket, std::uint64_t num_bytes);
+  void release(std::span<std::byte> buffer);
+
+  std::uint64_t capacity_bytes() const { return extents_.capacity_bytes(); }
+  std::uint64_t used_bytes() const { return extents_.capacity_bytes() - extents_.free_bytes(); }
+  /// What one call may hold at a time (one block is always allowed).
+  std::uint64_t window_bytes() const { return capacity_bytes() / 4; }
+  Arena& arena() { return *arena_; }
+
+ private:
+  const std::unique_ptr<Arena> arena_;
+  ExtentAllocator extents_;
+  std::deque<std::uint64_t> line_;
+  std::uint64_t ticket_next_ = 1;
+};
+
+}  // namespace kvtier::store

@@ -1,0 +1,120 @@
+// The public face of a store: refuses calls when it is closed or forked, and turns a broken invariant into
+// a failed store. Thread-safe.
+#include "store/store.h"
+
+#include <utility>
+
+#include "store/store_impl.h"
+
+namespace kvtier {
+namespace {
+
+Status closed_after_fork() {
+  return Status(StatusCode::kClosed, "the store belongs to the parent process");
+}
+
+}  // namespace
+
+/// Calls `body` unless the store is abandoned; an InternalError fails the store.
+#define KVTIER_STORE_CALL(...)                            \
+  if (impl_->is_abandoned()) return closed_after_fork();  \
+  try {                                                   \
+    return __VA_ARGS__;                                   \
+  } catch (const InternalError& error) {                  \
+    impl_->fail(error.what());                            \
+    return Status(StatusCode::kInternal, error.what());   \
+  }
+
+Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Store::~Store() {
+  // In a forked child the threads and their locks are gone: nothing of it can be taken down.
+  if (impl_->is_abandoned()) (void)impl_.release();
+}
+
+Result<std::shared_ptr<Store>> Store::open(const StoreOptions& options, StoreSeams seams) {
+  try {
+    auto impl = std::make_unique<Impl>(options, std::move(seams));
+    std::shared_ptr<Store> store(new Store(std::move(impl)));
+    Status opened = store->impl_->open();
+    if (!opened.is_ok()) return opened;
+    return store;
+  } catch (const InternalError& error) {
+    return Status(StatusCode::kInternal, error.what());
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kExhausted, "cannot open store: out of memory");
+  }
+}
+
+Result<std::shared_ptr<Store>> Store::open(
+    const StoreOptions& options,
+    std::function<void(const char* level, const std::string& text)> log) {
+  StoreSeams seams;
+  auto clock = std::make_shared<SystemClock>();
+  seams.clock = clock;
+  // The executor borrows the clock: it must not outlive it.
+  std::shared_ptr<Executor> executor = make_thread_executor(*clock);
+  seams.executor = std::shared_ptr<Executor>(executor.get(),
+                                             [clock, executor](Executor*) mutable { executor.reset(); });
+  seams.log = std::move(log);
+  if (!options.path.empty()) {
+    if (options.io == IoMode::kUring) {
+      return Status(StatusCode::kConfig, "io=uring is not available in this build; use io=auto");
+    }
+    auto directory = open_posix_directory(options.path);
+    if (!directory.is_ok()) return directory.status();
+    seams.directory = std::move(directory).value();
+    seams.io_engine = make_threads_io_engine(*clock, ThreadsIoOptions{options.num_io_threads});
+  }
+  return open(options, std::move(seams));
+}
+
+Result<std::uint32_t> Store::add_namespace(const NamespaceOptions& options) {
+  KVTIER_STORE_CALL(impl_->add_namespace(options))
+}
+
+Result<LookupResult> Store::lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                                   bool is_prefix) {
+  KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix))
+}
+
+Result<LeaseResult> Store::lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                                 bool is_prefix, TimeNs ttl_ns) {
+  KVTIER_STORE_CALL(impl_->lease(namespace_index, keys, is_prefix, ttl_ns))
+}
+
+bool Store::release(std::uint64_t lease_id) {
+  return !impl_->is_abandoned() && impl_->release(lease_id);
+}
+
+TimeNs Store::lease_expires_in_ns(std::uint64_t lease_id) {
+  return impl_->is_abandoned() ? 0 : impl_->lease_expires_in_ns(lease_id);
+}
+
+Result<std::vector<Outcome>> Store::put(const PutRequest& request) {
+  KVTIER_STORE_CALL(impl_->put(request))
+}
+
+Result<std::vector<Outcome>> Store::get(const GetRequest& request) {
+  KVTIER_STORE_CALL(impl_->get(request))
+}
+
+Result<std::uint64_t> Store::erase(std::uint32_t namespace_index, std::span<const BlockKey> keys) {
+  KVTIER_STORE_CALL(impl_->erase(namespace_index, keys))
+}
+
+Result<FlushResult> Store::flush(TimeNs timeout_ns) { KVTIER_STORE_CALL(impl_->flush(timeout_ns)) }
+
+Result<Store::ClearResults> Store::clear(bool is_host, bool is_disk) {
+  KVTIER_STORE_CALL(impl_->clear(is_host, is_disk))
+}
+
+StoreStats Store::stats() { return impl_->is_abandoned() ? StoreStats{} : impl_->stats(); }
+
+Status Store::close(TimeNs timeout_ns) { KVTIER_STORE_CALL(impl_->close(timeout_ns)) }
+
+void Store::abandon_after_fork() { impl_->abandon_after_fork(); }
+
+bool Store::is_abandoned() const { return impl_->is_abandoned(); }
+
+}  // namespace kvtier

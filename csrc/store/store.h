@@ -1,0 +1,144 @@
+// Store: blocks of KV bytes in a host tier and a disk tier behind one index. The only place that decides
+// what is where. All public calls are thread-safe; put, get, flush, clear, erase and close may block
+// until their deadline, the others do not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/executor.h"
+#include "base/status.h"
+#include "io/directory.h"
+#include "io/io_engine.h"
+#include "store/outcome.h"
+#include "store/store_options.h"
+#include "store/store_stats.h"
+
+namespace kvtier {
+
+/// What the store runs on. The defaults are the real ones; a simulation brings its own. The clock
+/// and executor outlive the store.
+struct StoreSeams {
+  std::shared_ptr<Clock> clock;
+  std::shared_ptr<Executor> executor;
+  std::unique_ptr<Directory> directory;  // Only with a disk tier.
+  std::unique_ptr<IoEngine> io_engine;   // Only with a disk tier.
+  /// Receives one line for the log; level "info" or "warning". Any thread, no lock held.
+  std::function<void(const char* level, const std::string& text)> log;
+};
+
+struct NamespaceOptions {
+  NamespaceId id;
+  std::string description;  // Canonical JSON in one line.
+  std::uint64_t block_bytes = 0;
+  /// Sizes that add up to block_bytes; empty: one part. Zero-byte parts are allowed.
+  std::vector<std::uint64_t> part_bytes;
+};
+
+struct LookupResult {
+  std::size_t num_blocks = 0;  // Blocks found: the unbroken prefix, or all that are there.
+  std::vector<Tier> tiers;     // One a key; kNone where not counted.
+};
+
+struct LeaseResult {
+  std::uint64_t lease_id = 0;  // 0: nothing is leased.
+  LookupResult found;
+};
+
+struct PutRequest {
+  std::uint32_t namespace_index = 0;
+  std::span<const BlockKey> keys;
+  /// One address a key, block_bytes long each; read only during the call.
+  std::span<const std::byte* const> sources;
+  std::optional<BlockKey> parent;
+  bool is_chain = true;
+  std::uint64_t request_hash = 0;  // Uses with equal non-zero hashes count once for admission.
+  TimeNs timeout_ns = 0;
+};
+
+struct GetRequest {
+  std::uint32_t namespace_index = 0;
+  std::span<const BlockKey> keys;
+  std::span<std::byte* const> targets;  // One a key, block_bytes long each.
+  bool is_prefix = true;
+  std::uint64_t request_hash = 0;
+  TimeNs timeout_ns = 0;
+};
+
+struct FlushResult {
+  std::uint64_t durable_blocks = 0;
+  std::uint64_t not_kept_blocks = 0;
+};
+
+struct ClearResult {
+  std::uint64_t blocks = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t pending_blocks = 0;
+};
+
+class Store {
+ public:
+  /// kConfig (values that cannot be honoured, unusable path), kBusy (directory in use; the message
+  /// carries the holder's text), kNoSpace, kIoError.
+  static Result<std::shared_ptr<Store>> open(const StoreOptions& options, StoreSeams seams);
+  /// With the system's clock, threads and files.
+  static Result<std::shared_ptr<Store>> open(
+      const StoreOptions& options,
+      std::function<void(const char* level, const std::string& text)> log);
+
+  /// Closes without writing the backlog if close() was not called.
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  /// Index to use in requests; the same id gives the same index. kConfig: block too large for every
+  /// tier, parts that do not add up, too many namespaces. A tier that is too small is logged once.
+  Result<std::uint32_t> add_namespace(const NamespaceOptions& options);
+
+  Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                              bool is_prefix);
+  Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                            bool is_prefix, TimeNs ttl_ns);
+  /// False: unknown, expired or already released.
+  bool release(std::uint64_t lease_id);
+  /// Time until expiry; 0 when it is over.
+  TimeNs lease_expires_in_ns(std::uint64_t lease_id);
+
+  /// One outcome a key.
+  Result<std::vector<Outcome>> put(const PutRequest& request);
+  /// Targets of blocks that are not kDone are untouched.
+  Result<std::vector<Outcome>> get(const GetRequest& request);
+  /// Number of entries removed, descendants included; leased blocks and their ancestors stay. Durable
+  /// when it returns ok.
+  Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+
+  Result<FlushResult> flush(TimeNs timeout_ns);
+  struct ClearResults {
+    ClearResult host;
+    ClearResult disk;
+  };
+  Result<ClearResults> clear(bool is_host, bool is_disk);
+  StoreStats stats();
+  /// Writes the backlog until the deadline, commits, marks the store clean, frees everything.
+  /// Idempotent. Later calls of anything return kClosed.
+  Status close(TimeNs timeout_ns);
+
+  /// In a forked child: gives up descriptors without locks; every call then returns kClosed.
+  void abandon_after_fork();
+  bool is_abandoned() const;
+
+ private:
+  class Impl;
+  explicit Store(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,223 @@
+// Store::Impl: the parts of a store and the flows through them. Everything below `mutex_` is guarded by it;
+// bytes are copied and checked outside of it, under holds.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/checksum.h"
+#include "disk/disk_engine.h"
+#include "disk/store_directory.h"
+#include "store/block_life.h"
+#include "store/disk_tier.h"
+#include "store/host_tier.h"
+#include "store/lease_table.h"
+#include "store/loader.h"
+#include "store/namespace_registry.h"
+#include "store/recovery.h"
+#include "store/staging_pool.h"
+#include "store/store.h"
+#include "store/write_behind.h"
+
+namespace kvtier {
+
+namespace store {
+
+/// A put's block on its way into the store; other puts of the same key wait for it.
+struct Fill {
+  bool is_ended = false;
+  Outcome outcome = Outcome::kDeclined;
+};
+
+/// Checksums of the parts of one block that lies contiguously at `bytes`.
+std::vector<std::uint64_t> checksum_block(const Namespace& space, const BlockKey& key,
+                                          const std::byte* bytes);
+/// Copies a block and returns the checksums of its parts.
+std::vector<std::uint64_t> copy_and_checksum_block(const Namespace& space, const BlockKey& key,
+                                                   std::byte* target, const std::byte* source);
+
+}  // namespace store
+
+class Store::Impl {
+ public:
+  Impl(const StoreOptions& options, StoreSeams seams);
+  ~Impl();
+
+  Status open();
+
+  Result<std::uint32_t> add_namespace(const NamespaceOptions& options);
+  Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                              bool is_prefix);
+  Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                            bool is_prefix, TimeNs ttl_ns);
+  bool release(std::uint64_t lease_id);
+  TimeNs lease_expires_in_ns(std::uint64_t lease_id);
+  Result<std::vector<Outcome>> put(const PutRequest& request);
+  Result<std::vector<Outcome>> get(const GetRequest& request);
+  Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+  Result<FlushResult> flush(TimeNs timeout_ns);
+  Result<ClearResults> clear(bool is_host, bool is_disk);
+  StoreStats stats();
+  Status close(TimeNs timeout_ns);
+  void abandon_after_fork();
+  bool is_abandoned() const { return is_abandoned_.load(std::memory_order_acquire); }
+
+  /// An invariant broke: from now on the store answers MISS.
+  void fail(const std::string& reason);
+
+ private:
+  using EntryIndex = store::EntryIndex;
+  using Namespace = store::Namespace;
+  static constexpr EntryIndex kNoEntry = store::kNoEntry;
+  static constexpr store::TierId kHost = store::TierId::kHost;
+  static constexpr store::TierId kDisk = store::TierId::kDisk;
+
+  /// Holds the mutex; hands collected log lines over after releasing it.
+  class Locked {
+   public:
+    explicit Locked(Impl& impl) : impl_(impl), lock_(impl.mutex_) {}
+    ~Locked() {
+      if (!lock_.owns_lock()) lock_.lock();
+      const bool has_log = !impl_.log_lines_.empty();
+      lock_.unlock();
+      if (has_log) impl_.hand_over_log();
+    }
+    std::unique_lock<std::mutex>& lock() { return lock_; }
+
+   private:
+    Impl& impl_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  // Opening and closing (store_open.cc, store_close.cc).
+  Status check_options() const;
+  Status open_arenas();
+  Status open_directory();
+  Status open_disk();
+  Status recover_disk(store::RecoveryReport& report);
+  Status finish_shrink(const store::RecoveryReport& report);
+  Status write_backlog(Locked& locked, TimeNs deadline_ns);
+  void stop_background(TimeNs deadline_ns);
+  void leak_what_the_kernel_holds();
+  TimeNs watch_directory(TimeNs now_ns);
+  TimeNs restart_directory(TimeNs now_ns);
+  void log(const char* level, std::string text);
+  void hand_over_log();
+
+  // Shared by the calls.
+  Status check_open() const;
+  Result<const Namespace*> find_namespace(std::uint32_t namespace_index) const;
+  Tier tier_of(EntryIndex entry) const;
+  std::vector<std::pair<EntryIndex, Tier>> resolve(std::uint32_t namespace_index,
+                                                   std::span<const BlockKey> keys, bool is_prefix);
+  std::uint64_t slot_alignment(std::uint64_t block_bytes) const;
+  /// Waits for `is_done`, which is looked at with the mutex held; false: the deadline came first.
+  /// close() cuts every wait short.
+  bool wait(Locked& locked, const std::function<bool()>& is_done, TimeNs deadline_ns);
+  void changed() {
+    seams_.executor->notify();
+    seams_.executor->wake();
+  }
+  /// Runs `task` where blocking is allowed and waits for it; tasks of one store run one at a time.
+  /// kTimeout: it goes on, and later ones wait for it.
+  Status run_task(Locked& locked, TimeNs deadline_ns, std::function<Status()> task);
+  Status place_namespace(Namespace& added);
+  void save_namespace(std::uint32_t namespace_index, Locked& locked);
+
+  // put (store_put.cc).
+  struct PutBlock {
+    enum class Kind : std::uint8_t { kNew, kStored, kJoined, kAlias, kDeclined };
+    Kind kind = Kind::kDeclined;
+    EntryIndex entry = kNoEntry;
+    std::size_t alias_of = 0;
+    std::shared_ptr<store::Fill> fill;
+    std::vector<std::uint64_t> checksums;
+    Outcome outcome = Outcome::kDeclined;
+  };
+  struct PutCall;
+  void plan_put(PutCall& call);
+  PutBlock plan_block(PutCall& call, std::size_t i, EntryIndex parent);
+  PutBlock plan_new_block(PutCall& call, const BlockKey& key, EntryIndex parent);
+  void fill_host_blocks(PutCall& call, Locked& locked);
+  void apply_host_block(PutCall& call, std::size_t i, Locked& locked);
+  void fill_disk_blocks(PutCall& call, Locked& locked);
+  void fill_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer, Locked& locked);
+  std::optional<std::span<std::byte>> wait_for_staging(std::uint64_t num_bytes, bool is_holding,
+                                                       TimeNs deadline_ns, Locked& locked);
+  bool wait_for_parent(EntryIndex entry, TimeNs deadline_ns, Locked& locked);
+  void end_fill(PutBlock& block, Outcome outcome);
+  void finish_put(PutCall& call, Locked& locked);
+
+  // get (store_get.cc).
+  struct GetCall;
+  void issue_loads(GetCall& call);
+  bool start_load(GetCall& call, std::size_t i, std::uint64_t ticket);
+  Outcome deliver(GetCall& call, std::size_t i, Locked& locked);
+  Outcome deliver_loaded(GetCall& call, std::size_t i, Locked& locked);
+  bool wait_for_buffer(GetCall& call, std::size_t i, Locked& locked);
+  void drop_load(GetCall& call, std::size_t i);
+  void finish_get(GetCall& call);
+
+  // Maintenance (store_maintain.cc).
+  Status make_removals_durable(Locked& locked, TimeNs deadline_ns);
+  Status commit_and_sync(Locked& locked, TimeNs deadline_ns);
+  std::uint64_t erase_unprotected(const std::vector<EntryIndex>& members);
+  void drop_tier_copies(store::TierId tier, ClearResult& result);
+  bool can_stand_without(EntryIndex entry, store::TierId tier) const;
+  void fill_disk_stats(TierStats& stats);
+
+  // Background (store_pump.cc).
+  TimeNs pump();
+  void finish_results(TimeNs now_ns);
+
+  // Constant after open().
+  const StoreOptions options_;
+  StoreSeams seams_;
+  disk::DirectProbe direct_probe_;
+  std::uint32_t alignment_bytes_ = 4096;  // Of slots of 4 KiB and more.
+  std::uint32_t small_alignment_bytes_ = 512;
+
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::unique_ptr<disk::StoreDirectory> store_directory_;
+  std::unique_ptr<disk::DiskEngine> engine_;
+  store::BlockIndex index_;
+  store::TierSpace host_space_;
+  store::TierSpace disk_space_;
+  store::BlockLife life_;
+  store::NamespaceRegistry namespaces_;
+  store::LeaseTable leases_;
+  std::unique_ptr<store::AdmissionPolicy> admission_;
+  std::unique_ptr<store::HostTier> host_;
+  std::unique_ptr<store::StagingPool> staging_;
+  std::unique_ptr<store::DiskTier> disk_;
+  std::unique_ptr<store::WriteBehind> writes_;
+  std::unique_ptr<store::Loader> loader_;
+  std::unordered_map<EntryIndex, std::shared_ptr<store::Fill>> fills_;
+  std::unordered_map<disk::DiskJobId, std::function<void(const Status&)>> tasks_;
+  std::vector<std::pair<std::string, std::string>> log_lines_;
+  StoreStats stats_;
+  std::uint32_t num_hurried_ = 0;   // Calls that wait for commits.
+  std::uint32_t num_syncing_ = 0;   // Calls that wait for durability.
+  std::uint32_t num_calls_ = 0;     // put and get calls under way; close() waits for them.
+  std::uint32_t num_waiting_ = 0;   // Calls inside wait().
+  bool is_cut_short_ = false;       // Nobody waits any more.
+  bool is_open_ = false;
+  bool is_closing_ = false;
+  bool is_failed_ = false;
+  bool is_task_running_ = false;
+  bool is_watching_ = false;        // The presence of the directory is being checked.
+  bool is_directory_lost_ = false;  // Gone; started anew as soon as no job runs.
+  TimeNs watch_ns_ = 0;
+
+  // Release when the flag is set in the child, acquire by its calls; no mutex may be taken there.
+  std::atomic<bool> is_abandoned_{false};
+};
+
+}  // namespace kvtier

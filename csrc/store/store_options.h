@@ -1,0 +1,36 @@
+// Options of a store: plain values, checked once by Store::open.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+
+namespace kvtier {
+
+enum class IoMode : std::uint8_t { kAuto, kUring, kThreads };
+enum class DirectMode : std::uint8_t { kAuto, kOn, kOff };
+
+struct StoreOptions {
+  /// Directory of the disk tier; empty: no disk tier.
+  std::string path;
+  /// Host tier; 0: none.
+  std::uint64_t host_bytes = 0;
+  /// On top of host_bytes, only with a disk tier: where loads land that get no host slot.
+  std::uint64_t staging_bytes = 64ull << 20;
+  /// Hard cap on allocated bytes of all kvtier files in the directory. 0 with a path is refused.
+  std::uint64_t disk_bytes = 0;
+  IoMode io = IoMode::kAuto;
+  DirectMode direct = DirectMode::kAuto;
+  std::uint32_t num_io_threads = 8;
+  bool has_checksum = true;
+  bool is_deleted_on_exit = false;
+  std::uint64_t blocks_max = 16'777'216;
+  TimeNs lock_wait_ns = 0;
+  /// An operation on the disk that takes longer marks the tier stalled.
+  TimeNs stall_ns = 2 * kNsPerS;
+  /// clear() and delete end within it.
+  TimeNs default_timeout_ns = 30 * kNsPerS;
+};
+
+}  // namespace kvtier

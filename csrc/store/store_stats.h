@@ -1,0 +1,62 @@
+// Counters and gauges of a store: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvtier {
+
+enum class Health : std::uint8_t { kOk, kDegraded, kStalled, kOff };
+
+/// Counts are blocks unless the name says bytes. Counters never decrease.
+struct TierStats {
+  bool is_present = false;
+  // Counters.
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;
+  std::uint64_t load_failures = 0;
+  std::uint64_t corrupt = 0;
+  std::uint64_t torn = 0;  // Subset of corrupt: entries recovered after an unclean close.
+  std::uint64_t inserted = 0;
+  std::uint64_t declined = 0;
+  std::uint64_t evicted = 0;
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_written = 0;
+  // Gauges.
+  std::uint64_t bytes_used = 0;
+  std::uint64_t bytes_capacity = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t pinned_bytes = 0;
+  std::uint64_t leased_bytes = 0;
+  std::uint64_t backlog_bytes = 0;
+  Health health = Health::kOff;
+  std::string health_reason;  // Empty when ok.
+  // Mode: what is in effect, as words. Disk: io = "threads" | "uring" | "simulated"; direct =
+  // "direct" | "buffered". Host: pages = "huge-advised" | "small".
+  std::string mode_io;
+  std::string mode_direct;
+  std::string mode_note;
+};
+
+struct StoreStats {
+  std::uint64_t lookups = 0;
+  std::uint64_t lookup_blocks = 0;
+  std::uint64_t get_blocks = 0;
+  std::uint64_t hit_blocks = 0;
+  std::uint64_t miss_blocks = 0;
+  std::uint64_t staging_bytes = 0;
+  std::uint64_t staging_bytes_used = 0;
+  std::uint64_t index_bytes = 0;
+  std::uint64_t index_entries = 0;
+  std::uint64_t live_leases = 0;
+  std::uint64_t unknown_files = 0;         // Of format versions that this build does not know.
+  std::uint64_t unknown_file_bytes = 0;
+  std::uint64_t recovered_blocks = 0;      // Found by open.
+  std::uint64_t recover_damaged_entries = 0;
+  double recover_s = 0;
+  bool is_recovered_clean = true;
+  TierStats host;
+  TierStats disk;
+};
+
+}  // namespace kvtier
