@@ -67,9 +67,10 @@ void BlockLife::finish_fill(EntryIndex entry, TierId tier) {
   BlockEntry& filled = index_.at(entry);
   KVTIER_CHECK(!filled.is_detached);
   filled.set_state(tier, CopyState::kResident);
-  filled.last_use = ++use_counter_;
   TierSpace& in = space(tier);
   in.slots.segment(filled.slot(tier).segment_index).use_sum += filled.last_use;
+  ++use_counter_;
+  set_last_use(filled);
   in.policy_of(filled).insert(entry);
   ++in.stats.blocks;
   ++in.stats.inserted;
@@ -191,9 +192,16 @@ void BlockLife::touch(EntryIndex entry) {
   if (used.is_detached) return;
   for (const TierId tier : kTiers) {
     if (!used.is_resident(tier)) continue;
-    TierSpace& in = space(tier);
-    in.policy_of(used).touch(entry);
-    Segment& segment = in.slots.segment(used.slot(tier).segment_index);
+    space(tier).policy_of(used).touch(entry);
+  }
+  set_last_use(used);
+}
+
+/// The use sums of segments follow in every tier where the block is resident.
+void BlockLife::set_last_use(BlockEntry& used) {
+  for (const TierId tier : kTiers) {
+    if (!used.is_resident(tier)) continue;
+    Segment& segment = space(tier).slots.segment(used.slot(tier).segment_index);
     segment.use_sum += use_counter_;
     segment.use_sum -= used.last_use;
   }

@@ -63,6 +63,7 @@ class BlockLife {
 
  private:
   void touch(EntryIndex entry);
+  void set_last_use(BlockEntry& used);
   void leave_tier(EntryIndex entry, TierId tier, SlotChange change);
   void free_slot(EntryIndex entry, TierId tier);
   void settle(EntryIndex entry);

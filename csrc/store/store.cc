@@ -113,6 +113,8 @@ StoreStats Store::stats() { return impl_->is_abandoned() ? StoreStats{} : impl_-
 
 Status Store::close(TimeNs timeout_ns) { KVTIER_STORE_CALL(impl_->close(timeout_ns)) }
 
+Status Store::check_consistency() { KVTIER_STORE_CALL(impl_->check_consistency()) }
+
 void Store::abandon_after_fork() { impl_->abandon_after_fork(); }
 
 bool Store::is_abandoned() const { return impl_->is_abandoned(); }

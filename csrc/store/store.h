@@ -131,6 +131,9 @@ class Store {
   /// Idempotent. Later calls of anything return kClosed.
   Status close(TimeNs timeout_ns);
 
+  /// Holds the bookkeeping against itself; slow, for tests. kInternal names the broken rule.
+  Status check_consistency();
+
   /// In a forked child: gives up descriptors without locks; every call then returns kClosed.
   void abandon_after_fork();
   bool is_abandoned() const;

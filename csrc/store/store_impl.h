@@ -65,6 +65,7 @@ class Store::Impl {
   Result<ClearResults> clear(bool is_host, bool is_disk);
   StoreStats stats();
   Status close(TimeNs timeout_ns);
+  Status check_consistency();
   void abandon_after_fork();
   bool is_abandoned() const { return is_abandoned_.load(std::memory_order_acquire); }
 
@@ -171,6 +172,10 @@ class Store::Impl {
   void drop_tier_copies(store::TierId tier, ClearResult& result);
   bool can_stand_without(EntryIndex entry, store::TierId tier) const;
   void fill_disk_stats(TierStats& stats);
+
+  // Self-check (store_consistency.cc).
+  Status check_entry(EntryIndex entry);
+  Status check_slots(store::TierSpace& space);
 
   // Background (store_pump.cc).
   TimeNs pump();

@@ -1,0 +1,95 @@
+// Checks of the whole store's bookkeeping against itself, for tests and soaks. Thread-safe; slow.
+#include <string>
+
+#include "store/store_impl.h"
+
+namespace kvtier {
+namespace {
+
+Status broken(const std::string& rule, store::EntryIndex entry) {
+  return Status(StatusCode::kInternal, rule + ": entry=" + std::to_string(entry));
+}
+
+}  // namespace
+
+Status Store::Impl::check_consistency() {
+  Locked locked(*this);
+  Status first_failure;
+  std::uint64_t num_resident[store::kNumTiers] = {0, 0};
+  index_.for_each([&](EntryIndex entry) {
+    if (first_failure.is_ok()) first_failure = check_entry(entry);
+    for (const store::TierId tier : {kHost, kDisk}) {
+      if (index_.at(entry).is_resident(tier)) ++num_resident[static_cast<std::size_t>(tier)];
+    }
+  });
+  if (!first_failure.is_ok()) return first_failure;
+  if (num_resident[0] != host_space_.stats.blocks || num_resident[1] != disk_space_.stats.blocks) {
+    return broken("the number of resident blocks does not add up", kNoEntry);
+  }
+  if (Status host = check_slots(host_space_); !host.is_ok()) return host;
+  return check_slots(disk_space_);
+}
+
+Status Store::Impl::check_entry(EntryIndex entry) {
+  const store::BlockEntry& block = index_.at(entry);
+  if (block.is_detached) return broken("a detached entry is in the hash", entry);
+  for (const store::TierId tier : {kHost, kDisk}) {
+    if (block.tier_state(tier) == store::CopyState::kAbsent) continue;
+    const store::TierSpace& space = tier == kHost ? host_space_ : disk_space_;
+    if (space.slots.owner(block.slot(tier)) != entry) {
+      return broken("a slot belongs to another entry", entry);
+    }
+    if (block.tier_state(tier) == store::CopyState::kLeaving) {
+      return broken("a leaving copy is still looked up", entry);
+    }
+  }
+  std::uint32_t num_disk_children = 0;
+  EntryIndex child = block.first_child;
+  for (; child != kNoEntry; child = index_.at(child).next_sibling) {
+    if (index_.at(child).parent != entry) return broken("a child has another parent", entry);
+    if (index_.at(child).tier_state(kDisk) != store::CopyState::kAbsent) ++num_disk_children;
+  }
+  if (num_disk_children != block.num_disk_children) {
+    return broken("the number of children on disk does not add up", entry);
+  }
+  if (block.parent == kNoEntry) return Status::ok();
+  const store::BlockEntry& parent = index_.at(block.parent);
+  if (block.is_resident(kDisk) && !parent.is_resident(kDisk)) {
+    return broken("the disk tier is not closed under parents", entry);
+  }
+  if (block.is_resident_anywhere() && !parent.is_resident_anywhere()) {
+    return broken("the tiers together are not closed under parents", entry);
+  }
+  return Status::ok();
+}
+
+/// Each slot is free or owned by an entry that says so; the counts add up.
+Status Store::Impl::check_slots(store::TierSpace& space) {
+  std::uint64_t used_bytes = 0;
+  for (std::uint16_t s = 0; s < space.slots.segment_index_end(); ++s) {
+    const store::Segment& segment = space.slots.segment(s);
+    if (!segment.is_present) continue;
+    std::uint32_t num_used = 0;
+    std::uint64_t use_sum = 0;
+    for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
+      const EntryIndex owner = segment.owners[i];
+      if (owner == kNoEntry) continue;
+      const store::BlockEntry& block = index_.at(owner);
+      const store::SlotRef slot = block.slot(space.id);
+      const bool is_its_own = slot.slot_index == i && slot.segment_index == s &&
+                              block.tier_state(space.id) != store::CopyState::kAbsent;
+      if (!is_its_own) return broken("a slot's owner does not know of it", owner);
+      if (block.is_resident(space.id)) use_sum += block.last_use;
+      ++num_used;
+      used_bytes += space.slots.slot_bytes(slot);
+    }
+    const bool is_whole = num_used == segment.num_used &&
+                          num_used + segment.free_slots.size() == segment.num_slots();
+    if (!is_whole) return broken("free and used slots do not add up", s);
+    if (use_sum != segment.use_sum) return broken("uses do not add up", s);
+  }
+  if (used_bytes != space.slots.used_bytes()) return broken("used bytes do not add up", kNoEntry);
+  return Status::ok();
+}
+
+}  // namespace kvtier
