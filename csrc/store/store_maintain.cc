@@ -46,7 +46,6 @@ Result<std::uint64_t> Store::Impl::erase(std::uint32_t namespace_index,
   const TimeNs now_ns = seams_.clock->now_ns();
   leases_.expire(now_ns);
   std::uint64_t num_erased = 0;
-  bool is_on_disk = false;
   for (const BlockKey& key : keys) {
     const EntryIndex root = index_.find(namespace_index, key);
     if (root == kNoEntry) continue;
@@ -55,13 +54,13 @@ Result<std::uint64_t> Store::Impl::erase(std::uint32_t namespace_index,
     for (const EntryIndex member : members) {
       const store::BlockEntry& block = index_.at(member);
       is_protected |= block.num_leases[0] > 0 || block.num_leases[1] > 0;
-      is_on_disk |= block.tier_state(kDisk) != store::CopyState::kAbsent;
     }
     // A leased descendant needs its ancestors; what hangs beside it may go.
     num_erased += is_protected ? erase_unprotected(members) : life_.remove_family(root);
   }
   changed();
-  if (num_erased > 0 && is_on_disk) {
+  if (disk_ && !keys.empty()) {
+    // Also when nothing was found: an evicted block's old commit may still lie in its table.
     Status durable = make_removals_durable(locked, now_ns + options_.default_timeout_ns);
     if (!durable.is_ok()) return durable;
   }
