@@ -10,6 +10,8 @@ namespace kvtier::store {
 namespace {
 
 constexpr std::size_t kBucketsMin = 1024;
+// From here on huge pages: a large index is walked at random, a small one should stay small.
+constexpr std::size_t kEntriesForHugePages = 65536;
 
 }  // namespace
 
@@ -50,6 +52,7 @@ EntryIndex BlockIndex::insert(std::uint32_t namespace_index, const BlockKey& key
   } else {
     if (num_touched_ == blocks_max_) return kNoEntry;
     entry = static_cast<EntryIndex>(num_touched_++);
+    if (num_touched_ == kEntriesForHugePages) advise_huge_pages();
   }
   new (&entries_[entry]) BlockEntry();
   if (num_entries_ == buckets_.size()) rehash(buckets_.size() * 2);
@@ -153,6 +156,12 @@ std::uint64_t BlockIndex::num_bytes() const {
 void BlockIndex::reserve(std::size_t num_entries) {
   const std::size_t wanted = std::bit_ceil(num_entries);
   if (wanted > buckets_.size()) rehash(wanted);
+  if (num_entries >= kEntriesForHugePages) advise_huge_pages();
+}
+
+void BlockIndex::advise_huge_pages() {
+  // A refusal only costs speed.
+  (void)madvise(entries_, blocks_max_ * sizeof(BlockEntry), MADV_HUGEPAGE);
 }
 
 void BlockIndex::rehash(std::size_t num_buckets) {

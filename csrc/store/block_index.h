@@ -68,6 +68,7 @@ class BlockIndex {
  private:
   std::size_t bucket_of(std::uint32_t namespace_index, const BlockKey& key) const;
   void rehash(std::size_t num_buckets);
+  void advise_huge_pages();
   void link_child(EntryIndex parent, EntryIndex child);
   void unlink_child(EntryIndex child);
 

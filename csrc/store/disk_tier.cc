@@ -126,20 +126,31 @@ void DiskTier::finish_creation(const disk::DiskResult& result) {
 }
 
 bool DiskTier::evict_one(ClassIndex class_index) {
-  const EntryIndex victim = space_.policy(class_index).victim([this](EntryIndex candidate) {
-    return life_.is_evictable(candidate, TierId::kDisk);
-  });
+  const EntryIndex victim = find_victim(class_index);
   if (victim == kNoEntry) return false;
   life_.evict(victim, TierId::kDisk);
   return true;
 }
 
+std::optional<SlotRef> DiskTier::replace_one(ClassIndex class_index, EntryIndex owner) {
+  const EntryIndex victim = find_victim(class_index);
+  if (victim == kNoEntry) return std::nullopt;
+  const SlotRef slot = life_.index().at(victim).slot(TierId::kDisk);
+  life_.evict(victim, TierId::kDisk);
+  space_.slots.reserve_released(slot, owner);
+  return slot;
+}
+
+EntryIndex DiskTier::find_victim(ClassIndex class_index) {
+  return space_.policy(class_index).victim([this](EntryIndex candidate) {
+    return life_.is_evictable(candidate, TierId::kDisk);
+  });
+}
+
 bool DiskTier::take_from_others(ClassIndex class_index, bool is_forced) {
   double own_value = is_forced ? 1e300 : 0;
   if (!is_forced) {
-    const EntryIndex own = space_.policy(class_index).victim([this](EntryIndex candidate) {
-      return life_.is_evictable(candidate, TierId::kDisk);
-    });
+    const EntryIndex own = find_victim(class_index);
     if (own == kNoEntry) return false;
     own_value = life_.index().at(own).last_use;
   }

@@ -64,6 +64,8 @@ class DiskTier {
   DiskReservation reserve(ClassIndex class_index, EntryIndex owner);
   /// Evicts the class's first victim; false when there is none.
   bool evict_one(ClassIndex class_index);
+  /// Evicts the class's first victim and reserves just its slot.
+  std::optional<SlotRef> replace_one(ClassIndex class_index, EntryIndex owner);
   /// True when admitting a block of the class would evict another.
   bool is_full(ClassIndex class_index) const;
   std::uint32_t segment_id(SlotRef slot) const {
@@ -124,6 +126,7 @@ class DiskTier {
   std::optional<format::SegmentHeader> plan_creation(ClassIndex class_index) const;
   bool start_creation(ClassIndex class_index);
   void finish_creation(const disk::DiskResult& result);
+  EntryIndex find_victim(ClassIndex class_index);
   bool take_from_others(ClassIndex class_index, bool is_forced);
   bool empty_segment(std::uint16_t segment_index);
   bool start_removal(std::uint16_t segment_index);

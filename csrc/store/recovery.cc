@@ -27,6 +27,7 @@ class Recovery {
     report_.unknown_bytes = listing.value().unknown_bytes;
     register_namespaces();
     std::uint32_t segment_id_max = 0;
+    reserve_index(listing.value().segment_names);
     for (const std::string& name : listing.value().segment_names) {
       segment_id_max = std::max(segment_id_max, format::parse_segment_file_name(name).value());
       const Status read = read_segment(name);
@@ -49,14 +50,25 @@ class Recovery {
       return a.namespace_index < b.namespace_index;
     });
     for (auto& record : records) {
-      // Indices are handed out one after the other; a gap would be a damaged table, whose blocks are
-      // then unknown and dropped.
-      if (record.namespace_index != context_.namespaces.size()) break;
+      // A gap is a namespace that could not be saved; none of its blocks went to disk.
+      if (record.namespace_index >= NamespaceRegistry::kNamespacesMax) break;
+      while (context_.namespaces.size() < record.namespace_index) context_.namespaces.add({});
       Namespace found;
       found.id = record.id;
       found.description = std::move(record.description);
       context_.namespaces.add(std::move(found));
     }
+  }
+
+  void reserve_index(const std::vector<std::string>& segment_names) {
+    std::uint64_t num_slots = 0;
+    for (const std::string& name : segment_names) {
+      auto header = disk::read_segment_header(context_.directory, name);
+      if (header.is_ok()) num_slots += header.value().num_slots;
+    }
+    num_slots = std::min(num_slots, index_.blocks_max());
+    index_.reserve(num_slots);
+    pending_.reserve(num_slots);
   }
 
   Status read_segment(const std::string& name) {
@@ -165,30 +177,44 @@ class Recovery {
   /// Eviction order after a restart: a chain is as young as its youngest block, and within a chain
   /// children are older than their parents.
   void rank() {
-    std::vector<std::pair<std::uint64_t, EntryIndex>> order;
-    order.reserve(index_.num_entries());
-    index_.for_each([this, &order](EntryIndex entry) {
-      order.emplace_back(index_.at(entry).disk_generation, entry);
-    });
-    std::sort(order.rbegin(), order.rend());
-    std::vector<std::uint64_t> youngest(order.empty() ? 0 : entry_end(order), 0);
-    for (auto& [generation, entry] : order) {
-      const std::uint64_t own = std::max(youngest[entry], generation);
-      youngest[entry] = own;
-      const EntryIndex parent = index_.at(entry).parent;
-      if (parent != kNoEntry) youngest[parent] = std::max(youngest[parent], own);
+    const std::vector<EntryIndex> by_age = list_by_generation();
+    // From the youngest block on: it, and above it those of its ancestors that no younger block took.
+    std::vector<EntryIndex> youngest_first;
+    youngest_first.reserve(by_age.size());
+    std::vector<bool> is_placed(by_age.empty() ? 0 : index_end_, false);
+    std::vector<EntryIndex> path;
+    for (auto entry = by_age.rbegin(); entry != by_age.rend(); ++entry) {
+      for (EntryIndex at = *entry; at != kNoEntry && !is_placed[at]; at = index_.at(at).parent) {
+        is_placed[at] = true;
+        path.push_back(at);
+      }
+      youngest_first.insert(youngest_first.end(), path.rbegin(), path.rend());
+      path.clear();
     }
-    // Stable: `order` has children (of higher generation) before their parents.
-    std::stable_sort(order.begin(), order.end(), [&youngest](const auto& a, const auto& b) {
-      return youngest[a.second] < youngest[b.second];
-    });
-    for (const auto& [generation, entry] : order) context_.life.rank_recovered(entry);
+    for (auto entry = youngest_first.rbegin(); entry != youngest_first.rend(); ++entry) {
+      context_.life.rank_recovered(*entry);
+    }
   }
 
-  static std::size_t entry_end(const std::vector<std::pair<std::uint64_t, EntryIndex>>& order) {
-    EntryIndex last = 0;
-    for (const auto& item : order) last = std::max(last, item.second);
-    return std::size_t{last} + 1;
+  /// All blocks, oldest write first. Slots are given out in order, so this is mostly sorted already.
+  std::vector<EntryIndex> list_by_generation() {
+    std::vector<EntryIndex> entries;
+    entries.reserve(index_.num_entries());
+    const SlotSpace& slots = context_.life.space(TierId::kDisk).slots;
+    for (std::uint16_t s = 0; s < slots.segment_index_end(); ++s) {
+      for (const EntryIndex owner : slots.segment(s).owners) {
+        if (owner == kNoEntry) continue;
+        entries.push_back(owner);
+        index_end_ = std::max<std::size_t>(index_end_, std::size_t{owner} + 1);
+      }
+    }
+    const auto is_older = [this](EntryIndex a, EntryIndex b) {
+      return index_.at(a).disk_generation < index_.at(b).disk_generation;
+    };
+    if (!std::is_sorted(entries.begin(), entries.end(), is_older)) {
+      std::sort(entries.begin(), entries.end(), is_older);
+    }
+    return entries;
   }
 
   RecoveryContext& context_;
@@ -196,6 +222,7 @@ class Recovery {
   BlockIndex& index_;
   std::vector<PendingParent> pending_;
   std::uint64_t generation_max_ = 0;
+  std::size_t index_end_ = 0;  // One past the highest entry index in use.
 };
 
 }  // namespace

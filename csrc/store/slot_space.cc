@@ -89,6 +89,17 @@ void SlotSpace::claim(SlotRef slot, EntryIndex owner) {
   used_bytes_ += slot_bytes(slot);
 }
 
+void SlotSpace::reserve_released(SlotRef slot, EntryIndex owner) {
+  Segment& from = segments_.at(slot.segment_index);
+  KVTIER_CHECK(!from.free_slots.empty());
+  KVTIER_CHECK(from.free_slots.back() == slot.slot_index);
+  from.free_slots.pop_back();
+  if (from.free_slots.empty()) {
+    std::erase(classes_[from.class_index].open_segments, slot.segment_index);
+  }
+  claim(slot, owner);
+}
+
 void SlotSpace::release(SlotRef slot) {
   Segment& to = segments_.at(slot.segment_index);
   KVTIER_CHECK(to.owners.at(slot.slot_index) != kNoEntry);

@@ -55,6 +55,8 @@ class SlotSpace {
   std::optional<SlotRef> reserve(ClassIndex class_index, EntryIndex owner);
   /// Takes one given free slot. Only recovery does this.
   void claim(SlotRef slot, EntryIndex owner);
+  /// Takes the slot that was released last.
+  void reserve_released(SlotRef slot, EntryIndex owner);
   void release(SlotRef slot);
   EntryIndex owner(SlotRef slot) const;
 

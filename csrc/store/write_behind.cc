@@ -180,13 +180,14 @@ bool WriteBehind::start(Item& item, bool& is_waiting) {
   if (reservation.room != Room::kSlot) return false;
 
   life_.begin_fill(item.entry, TierId::kDisk, reservation.slot);
+  // Once for all attempts: children that start meanwhile must stay younger than their parent.
+  block.disk_generation = disk_.next_generation();
   write(item);
   return true;
 }
 
 void WriteBehind::write(Item& item) {
-  BlockEntry& block = index_.at(item.entry);
-  block.disk_generation = disk_.next_generation();
+  const BlockEntry& block = index_.at(item.entry);
   const SlotRef slot = block.slot(TierId::kDisk);
   const std::uint64_t slot_bytes = slot_bytes_of(item.entry);
   const std::span<std::byte> source =
@@ -225,9 +226,8 @@ bool WriteBehind::finish(const disk::DiskResult& result, TimeNs now_ns) {
 bool WriteBehind::retry(Item& item) {
   const ClassIndex class_index =
       *namespaces_.at(index_.at(item.entry).namespace_index).disk_class;
-  if (!disk_.evict_one(class_index)) return false;
-  const auto slot = life_.space(TierId::kDisk).slots.reserve(class_index, item.entry);
-  KVTIER_CHECK(slot.has_value());
+  const auto slot = disk_.replace_one(class_index, item.entry);
+  if (!slot) return false;
   life_.move_fill(item.entry, TierId::kDisk, *slot);
   item.is_retried = true;
   write(item);
