@@ -1,5 +1,6 @@
 // KVTIER_CHECK: programmer errors. Thread-safe; throws InternalError, which the store turns into a
-// failed store that answers MISS, or aborts when KVTIER_ABORT_ON_CHECK is defined (debug, sanitizers).
+// failed store that answers MISS, or aborts when KVTIER_ABORT_ON_CHECK is defined (debug,
+// sanitizers).
 #pragma once
 
 #include <stdexcept>
@@ -18,7 +19,7 @@ class InternalError : public std::logic_error {
 
 }  // namespace kvtier
 
-#define KVTIER_CHECK(condition)                                                  \
-  do {                                                                           \
-    if (!(condition)) ::kvtier::check_failed(#condition, __FILE__, __LINE__);    \
+#define KVTIER_CHECK(condition)                                               \
+  do {                                                                        \
+    if (!(condition)) ::kvtier::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

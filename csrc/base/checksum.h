@@ -19,13 +19,13 @@ struct ChecksumSeed {
   std::uint32_t part_index = 0;
 };
 
-/// Checksum of `data`: XXH3-64 of each 4,096-byte leaf (the last one zero-padded), then XXH3-64 over
-/// the leaf digests (little-endian), the length (8 bytes, little-endian) and the seed
-/// (key, namespace, part index as 4 bytes little-endian). Any length, 0 included.
+/// Checksum of `data`: XXH3-64 of each 4,096-byte leaf (the last one zero-padded), then XXH3-64
+/// over the leaf digests (little-endian), the length (8 bytes, little-endian) and the seed (key,
+/// namespace, part index as 4 bytes little-endian). Any length, 0 included.
 std::uint64_t checksum_part(std::span<const std::byte> data, const ChecksumSeed& seed);
 
-/// Copies `source` to `target` (equal lengths, not overlapping) and returns checksum_part(source), in
-/// one pass over memory.
+/// Copies `source` to `target` (equal lengths, not overlapping) and returns checksum_part(source),
+/// in one pass over memory.
 std::uint64_t copy_and_checksum_part(std::span<std::byte> target, std::span<const std::byte> source,
                                      const ChecksumSeed& seed);
 

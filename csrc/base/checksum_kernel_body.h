@@ -81,8 +81,8 @@ inline std::uint64_t hash_part(unsigned char* target, const unsigned char* sourc
   return XXH3_64bits_digest(&state);
 }
 
-// Leaves no set bits in the upper halves of the vector registers: GCC 12 omits that after the hash of
-// a leaf, and the narrow vector code of the whole thread then runs at a fraction of its speed.
+// Leaves no set bits in the upper halves of the vector registers: GCC 12 omits that after the hash
+// of a leaf, and the narrow vector code of the whole thread then runs at a fraction of its speed.
 inline std::uint64_t with_clean_registers(std::uint64_t checksum) {
 #if defined(__AVX__)
   __builtin_ia32_vzeroupper();

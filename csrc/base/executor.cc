@@ -13,8 +13,8 @@
 namespace kvtier {
 namespace {
 
-// A wait is cut into pieces no longer than this, so that kNeverNs cannot overflow the library's clock
-// arithmetic; a piece that ends early only re-checks the predicate.
+// A wait is cut into pieces no longer than this, so that kNeverNs cannot overflow the library's
+// clock arithmetic; a piece that ends early only re-checks the predicate.
 constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
 
 std::chrono::nanoseconds piece_until(TimeNs now_ns, TimeNs deadline_ns) {

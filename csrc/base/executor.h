@@ -1,5 +1,5 @@
-// Executor: who runs the store's background work and how a caller waits for it. The threaded one uses
-// a thread, the simulated one steps everything in the waiting caller from a seed. Thread-safe.
+// Executor: who runs the store's background work and how a caller waits for it. The threaded one
+// uses a thread, the simulated one steps everything in the waiting caller from a seed. Thread-safe.
 #pragma once
 
 #include <functional>

@@ -8,20 +8,34 @@ namespace kvtier {
 
 const char* status_code_name(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return "ok";
-    case StatusCode::kInvalidArgument: return "invalid_argument";
-    case StatusCode::kConfig: return "config";
-    case StatusCode::kIoError: return "io_error";
-    case StatusCode::kNoSpace: return "no_space";
-    case StatusCode::kCorrupt: return "corrupt";
-    case StatusCode::kNotFound: return "not_found";
-    case StatusCode::kExhausted: return "exhausted";
-    case StatusCode::kTimeout: return "timeout";
-    case StatusCode::kCancelled: return "cancelled";
-    case StatusCode::kBusy: return "busy";
-    case StatusCode::kUnsupported: return "unsupported";
-    case StatusCode::kClosed: return "closed";
-    case StatusCode::kInternal: return "internal";
+    case StatusCode::kOk:
+      return "ok";
+    case StatusCode::kInvalidArgument:
+      return "invalid_argument";
+    case StatusCode::kConfig:
+      return "config";
+    case StatusCode::kIoError:
+      return "io_error";
+    case StatusCode::kNoSpace:
+      return "no_space";
+    case StatusCode::kCorrupt:
+      return "corrupt";
+    case StatusCode::kNotFound:
+      return "not_found";
+    case StatusCode::kExhausted:
+      return "exhausted";
+    case StatusCode::kTimeout:
+      return "timeout";
+    case StatusCode::kCancelled:
+      return "cancelled";
+    case StatusCode::kBusy:
+      return "busy";
+    case StatusCode::kUnsupported:
+      return "unsupported";
+    case StatusCode::kClosed:
+      return "closed";
+    case StatusCode::kInternal:
+      return "internal";
   }
   return "unknown";
 }

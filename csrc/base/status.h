@@ -1,4 +1,5 @@
-// Status and Result: how operations that may fail report it. Values only, safe to copy between threads.
+// Status and Result: how operations that may fail report it. Values only, safe to copy between
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +56,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {         // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     KVTIER_CHECK(!status_.is_ok());
   }
 

@@ -107,8 +107,8 @@ DiskJobId DiskEngine::write_table_pages(std::uint32_t segment_id, std::uint64_t 
   job.segment_id = segment_id;
   job.owned.reset(copy);
   job.buffer = {copy, pages.size()};
-  job.offset_bytes = files_.at(segment_id).header.table_offset_bytes +
-                     page_index * format::kTablePageBytes;
+  job.offset_bytes =
+      files_.at(segment_id).header.table_offset_bytes + page_index * format::kTablePageBytes;
   const DiskJobId job_id = add_job(std::move(job));
   start(job_id);
   return job_id;

@@ -1,13 +1,13 @@
-// DiskEngine: carries out plans on segment files: blocks, table pages, creation, removal, sync. Decides
-// nothing. Not thread-safe: its owner locks; only the IoEngine beneath has threads.
+// DiskEngine: carries out plans on segment files: blocks, table pages, creation, removal, sync.
+// Decides nothing. Not thread-safe: its owner locks; only the IoEngine beneath has threads.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
-#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -45,14 +45,14 @@ class DiskEngine {
 
   /// Makes an existing file known. It is opened at its first use.
   void add_segment(const format::SegmentHeader& header);
-  /// Makes the file: reserved space where the file system can, header, all durable. Until its result
-  /// is polled the segment takes no other job. On failure nothing is left of it.
+  /// Makes the file: reserved space where the file system can, header, all durable. Until its
+  /// result is polled the segment takes no other job. On failure nothing is left of it.
   DiskJobId create_segment(const format::SegmentHeader& header);
   /// Removes the file durably. Requires that no other job of the segment is running.
   DiskJobId remove_segment(std::uint32_t segment_id);
 
-  /// `buffer`: aligned for direct I/O, whole alignment units, at most a slot. It belongs to the engine
-  /// until the result was polled. A failed read is tried once more before it fails.
+  /// `buffer`: aligned for direct I/O, whole alignment units, at most a slot. It belongs to the
+  /// engine until the result was polled. A failed read is tried once more before it fails.
   DiskJobId read_block(std::uint32_t segment_id, std::uint32_t slot_index,
                        std::span<std::byte> buffer);
   DiskJobId write_block(std::uint32_t segment_id, std::uint32_t slot_index,
@@ -76,7 +76,16 @@ class DiskEngine {
   void forget_segments();
 
  private:
-  enum class JobKind : std::uint8_t { kRead, kWrite, kTable, kSync, kCreate, kRemove, kOpen, kTask };
+  enum class JobKind : std::uint8_t {
+    kRead,
+    kWrite,
+    kTable,
+    kSync,
+    kCreate,
+    kRemove,
+    kOpen,
+    kTask
+  };
   struct Created {
     int fd = -1;
     std::uint64_t allocated_bytes = 0;

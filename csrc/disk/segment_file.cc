@@ -71,8 +71,8 @@ Result<CreatedFile> create_segment_file(Directory& directory, const format::Segm
     if (stat.is_ok()) return CreatedFile{fd.release(), stat.value().allocated_bytes};
     filled = stat.status();
   }
-  // The name is ours: it was created just now with is_new. A failed removal leaves an empty file that
-  // the next open drops.
+  // The name is ours: it was created just now with is_new. A failed removal leaves an empty file
+  // that the next open drops.
   (void)directory.remove_file(name).is_ok();
   return filled;
 }
@@ -119,8 +119,9 @@ Result<SegmentScan> scan_segment_file(
   const std::uint64_t table_bytes = scan.header.table_bytes();
   // Entries never straddle a page, so pieces of whole pages (or of whole large entries) hold whole
   // entries.
-  const std::uint64_t step_bytes =
-      entry_bytes <= kPageBytes ? kScanBytes : (entry_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::uint64_t step_bytes = entry_bytes <= kPageBytes
+                                       ? kScanBytes
+                                       : (entry_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   KVTIER_CHECK(step_bytes <= kScanBytes);
   std::uint32_t slot_index = 0;
   for (std::uint64_t at = 0; at < table_bytes; at += step_bytes) {

@@ -32,8 +32,9 @@ struct SegmentScan {
   std::uint64_t num_damaged = 0;
 };
 
-/// Reads header and slot table; calls `visit(slot_index, entry)` for each used entry. The entry may be
-/// moved from. kUnsupported: another format version. kCorrupt: header damaged, or file too short.
+/// Reads header and slot table; calls `visit(slot_index, entry)` for each used entry. The entry may
+/// be moved from. kUnsupported: another format version. kCorrupt: header damaged, or file too
+/// short.
 Result<SegmentScan> scan_segment_file(
     Directory& directory, const std::string& name,
     const std::function<void(std::uint32_t slot_index, format::SlotEntry& entry)>& visit);

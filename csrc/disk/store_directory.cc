@@ -5,19 +5,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <span>
-#include <thread>
 
 #include "format/segment_header.h"
+#include "io/directory_lock.h"
 
 namespace kvtier::disk {
 namespace {
 
-constexpr TimeNs kLockRetryNs = 50 * kNsPerMs;
 constexpr const char* kProbeFileName = "kvtier.probe";
 constexpr const char* kOtherVersionSuffix = ".other-version";
 
@@ -86,15 +84,8 @@ Status write_durably(Directory& directory, const std::string& name, std::uint64_
 }  // namespace
 
 Status StoreDirectory::lock(Clock& clock, TimeNs wait_ns) {
-  const TimeNs deadline_ns = clock.now_ns() + wait_ns;
   const std::string text = "pid " + std::to_string(::getpid());
-  while (true) {
-    Status locked = directory_.lock(format::kLockFileName, text);
-    const bool is_worth_waiting = locked.code() == StatusCode::kBusy;
-    if (locked.is_ok() || !is_worth_waiting || clock.now_ns() >= deadline_ns) return locked;
-    // A documented wait: open() with lock_wait_s blocks by contract.
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kLockRetryNs));
-  }
+  return lock_directory(directory_, clock, format::kLockFileName, text, wait_ns);
 }
 
 Status StoreDirectory::load() {
@@ -157,7 +148,8 @@ Status StoreDirectory::load_namespaces() {
   return Status::ok();
 }
 
-/// A store of another version keeps its files under other names; it can be brought back by renaming.
+/// A store of another version keeps its files under other names; it can be brought back by
+/// renaming.
 Status StoreDirectory::keep_other_version() {
   const char* names[] = {format::kSuperblockFileName, format::kNamespaceFileNames[0],
                          format::kNamespaceFileNames[1]};
@@ -191,8 +183,7 @@ Status StoreDirectory::save_superblock(bool is_clean, std::uint64_t generation_m
   format::encode_superblock(next, page);
   // The older copy is overwritten; the newer one stays whole if this write is torn.
   const std::uint64_t place = next.sequence % 2 * format::kSuperblockBytes;
-  const Status written =
-      write_durably(directory_, format::kSuperblockFileName, place, page, false);
+  const Status written = write_durably(directory_, format::kSuperblockFileName, place, page, false);
   if (written.is_ok()) superblock_ = next;
   return written;
 }
@@ -206,9 +197,8 @@ Status StoreDirectory::add_namespace(const format::NamespaceRecord& record) {
     return Status(StatusCode::kExhausted, "namespace table is full: num_namespaces=" +
                                               std::to_string(namespaces_.records.size()));
   }
-  const Status written =
-      write_durably(directory_, format::kNamespaceFileNames[next.sequence % 2], 0,
-                    std::as_bytes(std::span(text)), true);
+  const Status written = write_durably(directory_, format::kNamespaceFileNames[next.sequence % 2],
+                                       0, std::as_bytes(std::span(text)), true);
   if (written.is_ok()) namespaces_ = std::move(next);
   return written;
 }
@@ -279,8 +269,7 @@ DirectProbe probe_direct(Directory& directory) {
     std::vector<std::byte> room(unit_bytes * 4);
     void* place = room.data();
     std::size_t space = room.size();
-    auto* aligned =
-        static_cast<std::byte*>(std::align(unit_bytes, unit_bytes * 2, place, space));
+    auto* aligned = static_cast<std::byte*>(std::align(unit_bytes, unit_bytes * 2, place, space));
     const std::span<std::byte> bytes(aligned, unit_bytes * 2);
     std::memset(bytes.data(), 0xa5, bytes.size());
     Status status = directory.write_at(file.value().fd(), unit_bytes, bytes);

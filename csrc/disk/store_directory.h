@@ -1,5 +1,5 @@
-// StoreDirectory: the files of a store besides its segments: lock, superblock, namespace tables. Blocking;
-// not thread-safe: one thread at a time.
+// StoreDirectory: the files of a store besides its segments: lock, superblock, namespace tables.
+// Blocking; not thread-safe: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class StoreDirectory {
   Status lock(Clock& clock, TimeNs wait_ns);
   void unlock() { directory_.unlock(); }
 
-  /// Reads superblock and namespace table, or starts new ones when there are none: then `is_fresh` is
-  /// true and segments of a former store are not ours any more. Those of another format version are
-  /// kept under another name and counted as unknown.
+  /// Reads superblock and namespace table, or starts new ones when there are none: then `is_fresh`
+  /// is true and segments of a former store are not ours any more. Those of another format version
+  /// are kept under another name and counted as unknown.
   Status load();
   bool is_fresh() const { return is_fresh_; }
   const format::Superblock& superblock() const { return superblock_; }

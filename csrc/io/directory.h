@@ -64,8 +64,8 @@ class Directory {
   /// False once the directory at path() is gone or another one.
   virtual bool is_present() = 0;
 
-  /// After is_present() said no: makes the directory at path() again and works there from now on. The
-  /// lock and all descriptors of the old one are given up; the caller has closed its own.
+  /// After is_present() said no: makes the directory at path() again and works there from now on.
+  /// The lock and all descriptors of the old one are given up; the caller has closed its own.
   virtual Status reopen() = 0;
 
   /// Takes the exclusive lock of file `name` (created) and writes `text` into it; it ends with the

@@ -22,8 +22,7 @@ std::vector<std::uint64_t> copy_and_checksum_block(const Namespace& space, const
   checksums.reserve(space.part_bytes.size());
   ChecksumSeed seed{key, space.id, 0};
   for (const std::uint64_t part_bytes : space.part_bytes) {
-    checksums.push_back(
-        copy_and_checksum_part({target, part_bytes}, {source, part_bytes}, seed));
+    checksums.push_back(copy_and_checksum_part({target, part_bytes}, {source, part_bytes}, seed));
     target += part_bytes;
     source += part_bytes;
     ++seed.part_index;

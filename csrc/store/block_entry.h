@@ -1,5 +1,5 @@
-// BlockEntry: what the store knows of one block, addressed by a 32-bit index and free of pointers. Guarded
-// by the store's mutex.
+// BlockEntry: what the store knows of one block, addressed by a 32-bit index and free of pointers.
+// Guarded by the store's mutex.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,20 @@ inline constexpr EntryIndex kNoEntry = UINT32_MAX;
 enum class TierId : std::uint8_t { kHost = 0, kDisk = 1 };
 inline constexpr std::size_t kNumTiers = 2;
 
-/// Life of a copy in one tier: ABSENT -> FILLING -> RESIDENT -> LEAVING -> ABSENT, and FILLING -> ABSENT
-/// when the fill failed. LEAVING: gone for every lookup, its slot still busy.
+/// Life of a copy in one tier: ABSENT -> FILLING -> RESIDENT -> LEAVING -> ABSENT, and FILLING ->
+/// ABSENT when the fill failed. LEAVING: gone for every lookup, its slot still busy.
 enum class CopyState : std::uint8_t { kAbsent, kFilling, kResident, kLeaving };
 
 constexpr bool is_legal_transition(CopyState from, CopyState to) {
   switch (to) {
-    case CopyState::kFilling: return from == CopyState::kAbsent;
-    case CopyState::kResident: return from == CopyState::kFilling;
-    case CopyState::kLeaving: return from == CopyState::kResident || from == CopyState::kFilling;
-    case CopyState::kAbsent: return from != CopyState::kAbsent;
+    case CopyState::kFilling:
+      return from == CopyState::kAbsent;
+    case CopyState::kResident:
+      return from == CopyState::kFilling;
+    case CopyState::kLeaving:
+      return from == CopyState::kResident || from == CopyState::kFilling;
+    case CopyState::kAbsent:
+      return from != CopyState::kAbsent;
   }
   return false;
 }
@@ -59,11 +63,11 @@ struct BlockEntry {
   std::uint16_t num_leases[kNumTiers] = {0, 0};
   CopyState state[kNumTiers] = {CopyState::kAbsent, CopyState::kAbsent};
   std::uint8_t pin_count = 0;
-  bool is_detached : 1 = false;     // Out of hash and tree: only busy slots and leases keep it.
-  bool is_queued : 1 = false;       // Waits for, or is in, its disk write.
-  bool is_deferred : 1 = false;     // Declined by a full backlog; offered again when there is room.
-  bool is_write_done : 1 = false;   // Written, but its parent's write has not been applied yet.
-  bool is_recovered : 1 = false;    // Its commit was found after an unclean close.
+  bool is_detached : 1 = false;    // Out of hash and tree: only busy slots and leases keep it.
+  bool is_queued : 1 = false;      // Waits for, or is in, its disk write.
+  bool is_deferred : 1 = false;    // Declined by a full backlog; offered again when there is room.
+  bool is_write_done : 1 = false;  // Written, but its parent's write has not been applied yet.
+  bool is_recovered : 1 = false;   // Its commit was found after an unclean close.
 
   CopyState tier_state(TierId tier) const { return state[static_cast<std::size_t>(tier)]; }
   bool is_resident(TierId tier) const { return tier_state(tier) == CopyState::kResident; }
@@ -87,6 +91,7 @@ struct BlockEntry {
   bool has_children() const { return first_child != kNoEntry; }
 };
 
-static_assert(sizeof(BlockEntry) <= 104, "the index promises at most 128 bytes a block, buckets included");
+static_assert(sizeof(BlockEntry) <= 104,
+              "the index promises at most 128 bytes a block, buckets included");
 
 }  // namespace kvtier::store

@@ -1,4 +1,5 @@
-// The block index: chained hash buckets over entries in one reserved range. Guarded by the store's mutex.
+// The block index: chained hash buckets over entries in one reserved range. Guarded by the store's
+// mutex.
 #include "store/block_index.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// BlockIndex: hash table and family tree over all block entries. Not thread-safe: guarded by the store's
-// mutex.
+// BlockIndex: hash table and family tree over all block entries. Not thread-safe: guarded by the
+// store's mutex.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ class BlockIndex {
   BlockIndex& operator=(const BlockIndex&) = delete;
 
   EntryIndex find(std::uint32_t namespace_index, const BlockKey& key) const;
-  /// A new entry, child of `parent` (kNoEntry: a root). kNoEntry when blocks_max are in use. The key
-  /// must not be there.
+  /// A new entry, child of `parent` (kNoEntry: a root). kNoEntry when blocks_max are in use. The
+  /// key must not be there.
   EntryIndex insert(std::uint32_t namespace_index, const BlockKey& key, EntryIndex parent);
   /// Sets the parent of an entry that was inserted as a root. Only recovery does this.
   void link_parent(EntryIndex entry, EntryIndex parent);
@@ -73,11 +73,11 @@ class BlockIndex {
   void unlink_child(EntryIndex child);
 
   std::uint64_t blocks_max_;
-  BlockEntry* entries_ = nullptr;      // A reserved range; [0, num_touched_) is constructed.
+  BlockEntry* entries_ = nullptr;  // A reserved range; [0, num_touched_) is constructed.
   std::uint64_t num_touched_ = 0;
-  EntryIndex free_head_ = kNoEntry;    // Linked through hash_next.
-  std::size_t num_entries_ = 0;        // In the hash.
-  std::vector<EntryIndex> buckets_;    // Power of two.
+  EntryIndex free_head_ = kNoEntry;  // Linked through hash_next.
+  std::size_t num_entries_ = 0;      // In the hash.
+  std::vector<EntryIndex> buckets_;  // Power of two.
   std::unordered_map<EntryIndex, std::vector<std::uint64_t>> part_checksums_;
 };
 

@@ -67,6 +67,7 @@ void BlockLife::finish_fill(EntryIndex entry, TierId tier) {
   BlockEntry& filled = index_.at(entry);
   KVTIER_CHECK(!filled.is_detached);
   filled.set_state(tier, CopyState::kResident);
+  if (filled.is_resident(TierId::kHost) && filled.is_resident(TierId::kDisk)) ++num_in_both_;
   TierSpace& in = space(tier);
   in.slots.segment(filled.slot(tier).segment_index).use_sum += filled.last_use;
   ++use_counter_;
@@ -120,7 +121,8 @@ bool BlockLife::is_evictable(EntryIndex entry, TierId tier) const {
   if (candidate.num_holds > 0 || candidate.pin_count > 0) return false;
   if (candidate.num_leases[static_cast<std::size_t>(tier)] > 0) return false;
   // The union of the tiers is closed under parents, and so is the disk tier by itself.
-  if (tier == TierId::kHost) return candidate.is_resident(TierId::kDisk) || !candidate.has_children();
+  if (tier == TierId::kHost)
+    return candidate.is_resident(TierId::kDisk) || !candidate.has_children();
   if (candidate.num_disk_children > 0) return false;
   return candidate.is_resident(TierId::kHost) || !candidate.has_children();
 }
@@ -213,6 +215,7 @@ void BlockLife::leave_tier(EntryIndex entry, TierId tier, SlotChange change) {
   TierSpace& in = space(tier);
   in.policy_of(leaving).remove(entry);
   in.slots.segment(leaving.slot(tier).segment_index).use_sum -= leaving.last_use;
+  if (leaving.is_resident(TierId::kHost) && leaving.is_resident(TierId::kDisk)) --num_in_both_;
   leaving.set_state(tier, CopyState::kLeaving);
   --in.stats.blocks;
   if (in.on_change) in.on_change(leaving.slot(tier), change);

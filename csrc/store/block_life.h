@@ -1,5 +1,6 @@
-// BlockLife: every transition of a block's copies, in one place: fills, evictions, removals, holds and
-// leases, with the family rules (a child is resident only under its parent). Guarded by the store's mutex.
+// BlockLife: every transition of a block's copies, in one place: fills, evictions, removals, holds
+// and leases, with the family rules (a child is resident only under its parent). Guarded by the
+// store's mutex.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ class BlockLife {
   /// Requires: not detached, and no hold but the caller's own, which it drops itself afterwards.
   void abort_fill(EntryIndex entry, TierId tier);
 
-  /// Recovery only: the block lies in `slot` on disk already. Until rank_recovered() it has no place in
-  /// the eviction order.
+  /// Recovery only: the block lies in `slot` on disk already. Until rank_recovered() it has no
+  /// place in the eviction order.
   void adopt_disk_copy(EntryIndex entry, SlotRef slot);
   /// Recovery only: undoes adopt_disk_copy; the slot is free and its old commit stale.
   void disown_disk_copy(EntryIndex entry);
@@ -45,8 +46,8 @@ class BlockLife {
   bool is_evictable(EntryIndex entry, TierId tier) const;
   /// RESIDENT -> ABSENT. Requires is_evictable.
   void evict(EntryIndex entry, TierId tier);
-  /// RESIDENT -> ABSENT regardless of what it protects: its tier is being given up. Requires no hold
-  /// and no lease on it. Descendants that lose their footing are the caller's duty.
+  /// RESIDENT -> ABSENT regardless of what it protects: its tier is being given up. Requires no
+  /// hold and no lease on it. Descendants that lose their footing are the caller's duty.
   void drop_copy(EntryIndex entry, TierId tier, SlotChange change);
   /// Removes `root` and its descendants from lookups at once; busy slots follow. Returns how many.
   std::size_t remove_family(EntryIndex root);
@@ -58,7 +59,9 @@ class BlockLife {
 
   TierSpace& space(TierId tier) { return *tiers_[static_cast<std::size_t>(tier)]; }
   BlockIndex& index() { return index_; }
-  /// Slot bytes of removed blocks whose slots are still busy.
+  /// Blocks that are resident in both tiers.
+  std::uint64_t num_in_both() const { return num_in_both_; }
+  /// Removed blocks whose slots are still busy.
   std::uint64_t num_leaving() const { return num_leaving_; }
 
  private:
@@ -73,6 +76,7 @@ class BlockLife {
   TierSpace* tiers_[kNumTiers];
   std::uint32_t use_counter_ = 0;
   std::uint64_t num_leaving_ = 0;
+  std::uint64_t num_in_both_ = 0;
 };
 
 }  // namespace kvtier::store

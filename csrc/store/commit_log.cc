@@ -9,8 +9,8 @@ namespace kvtier::store {
 namespace {
 
 constexpr std::uint64_t kPageBytes = format::kTablePageBytes;
-// A batch is written when it is this large or this old: one page of commits at a time for streams of
-// small blocks, and a bounded loss when the process is killed without flush.
+// A batch is written when it is this large or this old: one page of commits at a time for streams
+// of small blocks, and a bounded loss when the process is killed without flush.
 constexpr std::uint64_t kBatchChanges = 64;
 constexpr TimeNs kBatchAgeNs = 50 * kNsPerMs;
 constexpr std::size_t kRunsMax = 16;        // Page writes under way.
@@ -99,7 +99,8 @@ bool CommitLog::finish(const disk::DiskResult& result, TimeNs now_ns) {
     SegmentState& segment = segments_.at(sync->second);
     segment.is_syncing = false;
     if (!result.status.is_ok()) {
-      segment.first_unsynced = segment.first_syncing;  // The older of the two: not covered after all.
+      segment.first_unsynced =
+          segment.first_syncing;  // The older of the two: not covered after all.
       note_failure(result.status, now_ns);
     }
     segment.first_syncing = 0;

@@ -1,5 +1,5 @@
-// CommitLog: brings slot tables on disk up to date with the index, in batches, and knows what is written
-// and what is durable. Guarded by the store's mutex.
+// CommitLog: brings slot tables on disk up to date with the index, in batches, and knows what is
+// written and what is durable. Guarded by the store's mutex.
 #pragma once
 
 #include <cstdint>
@@ -71,8 +71,9 @@ class CommitLog {
   struct SegmentState {
     format::SegmentHeader header;
     std::set<std::uint64_t> stale_pages;
-    std::uint64_t first_unsynced = 0;  // Mark of the oldest write that no finished sync covers; 0: none.
-    std::uint64_t first_syncing = 0;   // The same for the sync that is running.
+    std::uint64_t first_unsynced =
+        0;  // Mark of the oldest write that no finished sync covers; 0: none.
+    std::uint64_t first_syncing = 0;  // The same for the sync that is running.
     bool is_syncing = false;
   };
 

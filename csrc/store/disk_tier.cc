@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint64_t kBlockBytes = 4096;
 constexpr std::uint64_t kSegmentBytesMin = 1ull << 20;
-// ext4 keeps about 340 extents in a block of metadata; every second block may be an extent of its own.
+// ext4 keeps about 340 extents in a block of metadata; every second block may be an extent of its
+// own.
 constexpr std::uint64_t kBlocksPerExtentBlock = 300;
 constexpr std::uint32_t kEvictionsBetweenLooks = 16;
 constexpr TimeNs kGrowthPauseNs = 5 * kNsPerS;
@@ -33,7 +34,9 @@ DiskTier::DiskTier(BlockLife& life, TierSpace& space, disk::DiskEngine& engine, 
       log_(std::move(log)),
       commits_(life.index(), space, engine),
       target_bytes_(segment_target_bytes(options.cap_bytes)) {
-  space_.on_change = [this](SlotRef slot, SlotChange change) { commits_.note_change(slot, change); };
+  space_.on_change = [this](SlotRef slot, SlotChange change) {
+    commits_.note_change(slot, change);
+  };
 }
 
 std::uint16_t DiskTier::adopt_segment(const format::SegmentHeader& header,
@@ -53,11 +56,11 @@ std::uint16_t DiskTier::adopt_segment(const format::SegmentHeader& header,
 DiskReservation DiskTier::reserve(ClassIndex class_index, EntryIndex owner) {
   while (true) {
     if (const auto slot = space_.slots.reserve(class_index, owner)) return {Room::kSlot, *slot};
-    const bool is_creating =
-        std::any_of(creating_.begin(), creating_.end(), [class_index](const auto& item) {
-          return item.second.class_index == class_index;
-        });
-    // A segment on its way is worth waiting for: evicting meanwhile would give up blocks for nothing.
+    const bool is_creating = std::any_of(
+        creating_.begin(), creating_.end(),
+        [class_index](const auto& item) { return item.second.class_index == class_index; });
+    // A segment on its way is worth waiting for: evicting meanwhile would give up blocks for
+    // nothing.
     if (is_creating || !leaving_.empty() || !removing_.empty()) return {Room::kWait, {}};
     if (start_creation(class_index)) return {Room::kWait, {}};
     const bool is_time_to_look = ++num_evictions_ % kEvictionsBetweenLooks == 0;
@@ -87,9 +90,9 @@ std::optional<format::SegmentHeader> DiskTier::plan_creation(ClassIndex class_in
   // The last segment takes what is left, unless that is hardly worth a file.
   const std::uint64_t num_slots_min = std::max<std::uint64_t>(1, num_slots / 16);
   for (; num_slots >= num_slots_min; num_slots -= std::max<std::uint64_t>(1, num_slots / 16)) {
-    const format::SegmentHeader header = format::plan_segment(
-        store_id_, segment_id_next_, static_cast<std::uint32_t>(num_slots), size_class.slot_bytes,
-        size_class.num_parts, alignment_bytes);
+    const format::SegmentHeader header =
+        format::plan_segment(store_id_, segment_id_next_, static_cast<std::uint32_t>(num_slots),
+                             size_class.slot_bytes, size_class.num_parts, alignment_bytes);
     if (segment_charge_bytes(header) <= room) return header;
     if (num_slots == 1) break;
   }
@@ -117,8 +120,8 @@ void DiskTier::finish_creation(const disk::DiskResult& result) {
       return;  // The next reserve() tries the smaller one.
     }
     growth_retry_ns_ = clock_.now_ns() + kGrowthPauseNs;
-    log_("warning", "cannot grow the disk tier, it goes on with what it has: " +
-                        result.status.message());
+    log_("warning",
+         "cannot grow the disk tier, it goes on with what it has: " + result.status.message());
     if (!is_full) note_write_result(result.status, clock_.now_ns());
     return;
   }
@@ -159,9 +162,8 @@ bool DiskTier::take_from_others(ClassIndex class_index, bool is_forced) {
   for (const auto& [segment_index, info] : segments_) {
     const Segment& segment = space_.slots.segment(segment_index);
     if (segment.class_index == class_index || info.is_leaving) continue;
-    const double value = segment.num_used == 0
-                             ? 0.0
-                             : static_cast<double>(segment.use_sum) / segment.num_used;
+    const double value =
+        segment.num_used == 0 ? 0.0 : static_cast<double>(segment.use_sum) / segment.num_used;
     if (value < own_value) candidates.emplace_back(value, segment_index);
   }
   std::sort(candidates.begin(), candidates.end());
@@ -239,7 +241,10 @@ bool DiskTier::finish(const disk::DiskResult& result) {
   if (is_gone) {
     segment_bytes_ -= removal->second.charged_bytes;
   } else {
-    // The file stays, its blocks are forgotten and its bytes stay charged; the next open removes it.
+    // The file stays, its blocks are forgotten and its bytes stay charged; the next open removes
+    // it.
+    ++num_removal_failures_;
+    has_leftovers_ |= result.value == 0;
     last_removal_failure_ = result.status;
     log_("warning", "cannot remove a segment file, its space is lost until the next open: " +
                         result.status.message());

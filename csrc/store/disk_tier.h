@@ -1,5 +1,5 @@
-// DiskTier: slots in segment files under a hard cap; creates, empties and removes segments, and keeps the
-// tier's health. Guarded by the store's mutex.
+// DiskTier: slots in segment files under a hard cap; creates, empties and removes segments, and
+// keeps the tier's health. Guarded by the store's mutex.
 #pragma once
 
 #include <cstdint>
@@ -78,6 +78,11 @@ class DiskTier {
   std::size_t num_segment_jobs() const {
     return creating_.size() + removing_.size() + leaving_.size();
   }
+  /// Files whose entries are forgotten here but may still lie on disk.
+  std::size_t num_removals() const { return removing_.size() + leaving_.size(); }
+  std::uint64_t num_removal_failures() const { return num_removal_failures_; }
+  /// True when a file stayed whose entries the next open would take for blocks.
+  bool has_leftovers() const { return has_leftovers_; }
   const Status& last_removal_failure() const { return last_removal_failure_; }
 
   /// Timers: stalls, re-probes, waiting removals. Returns when it wants to run again.
@@ -154,14 +159,16 @@ class DiskTier {
   std::uint64_t segment_bytes_ = 0;  // Charged for segment files, those in the making included.
   std::uint32_t segment_id_next_ = 1;
   std::uint64_t generation_ = 0;
-  std::uint64_t target_bytes_;       // Of the next segment; halved when the device is full.
-  TimeNs growth_retry_ns_ = 0;       // The device was full: no creation before.
+  std::uint64_t target_bytes_;  // Of the next segment; halved when the device is full.
+  TimeNs growth_retry_ns_ = 0;  // The device was full: no creation before.
   std::uint32_t num_evictions_ = 0;
   std::uint32_t num_write_failures_ = 0;  // In a row.
   std::uint32_t num_read_failures_ = 0;   // In a row.
   TimeNs write_retry_ns_ = 0;
   TimeNs read_retry_ns_ = 0;
   bool is_read_only_ = false;
+  std::uint64_t num_removal_failures_ = 0;
+  bool has_leftovers_ = false;  // A file that could be neither removed nor made void.
   Status last_removal_failure_;
   Health health_ = Health::kOk;
   std::string health_reason_;

@@ -1,4 +1,5 @@
-// EvictionPolicy: in which order the blocks of one tier and size class go. Guarded by the store's mutex.
+// EvictionPolicy: in which order the blocks of one tier and size class go. Guarded by the store's
+// mutex.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,14 @@ class EvictionPolicy {
   virtual void touch(EntryIndex entry) = 0;
   /// The block leaves the tier, evicted or removed.
   virtual void remove(EntryIndex entry) = 0;
-  /// The first block in order for which `is_evictable`; kNoEntry when there is none. Does not remove it.
+  /// The first block in order for which `is_evictable`; kNoEntry when there is none. Does not
+  /// remove it.
   virtual EntryIndex victim(const IsEvictable& is_evictable) = 0;
   virtual std::size_t num_blocks() const = 0;
 };
 
-/// Least recently used first. Callers touch a chain from its deepest block up to its root, so the oldest
-/// block is a leaf unless something protects the blocks below it.
+/// Least recently used first. Callers touch a chain from its deepest block up to its root, so the
+/// oldest block is a leaf unless something protects the blocks below it.
 std::unique_ptr<EvictionPolicy> make_lru_policy(BlockIndex& index, TierId tier);
 
 }  // namespace kvtier::store

@@ -11,8 +11,8 @@ namespace {
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kSegmentBytesMin = 1ull << 20;
 constexpr std::uint64_t kSegmentBytesMax = 256ull << 20;
-// How often a class that still has victims of its own looks whether another class holds older blocks:
-// the search walks all segments, so not at each eviction.
+// How often a class that still has victims of its own looks whether another class holds older
+// blocks: the search walks all segments, so not at each eviction.
 constexpr std::uint32_t kEvictionsBetweenLooks = 16;
 
 }  // namespace
@@ -82,15 +82,17 @@ bool HostTier::evict_one(ClassIndex class_index) {
 
 bool HostTier::take_from_others(ClassIndex class_index, bool is_forced) {
   if (space_.slots.num_classes() < 2) return false;
-  const std::uint64_t slot_bytes = space_.slots.size_class(class_index).slot_bytes;
-  const auto window = cheapest_window(class_index, slot_bytes);
-  if (!window) return false;
+  double own_value = 1e300;
   if (!is_forced) {
     const EntryIndex own = space_.policy(class_index).victim([this](EntryIndex candidate) {
       return life_.is_evictable(candidate, TierId::kHost);
     });
-    if (own != kNoEntry && life_.index().at(own).last_use <= window->value) return false;
+    if (own != kNoEntry) own_value = life_.index().at(own).last_use;
   }
+  if (!has_cheaper_segment(class_index, own_value)) return false;
+  const std::uint64_t slot_bytes = space_.slots.size_class(class_index).slot_bytes;
+  const auto window = cheapest_window(class_index, slot_bytes);
+  if (!window || window->value >= own_value) return false;
   bool is_emptied = true;
   for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
     const Segment& segment = space_.slots.segment(s);
@@ -103,6 +105,18 @@ bool HostTier::take_from_others(ClassIndex class_index, bool is_forced) {
     }
   }
   return is_emptied && add_segment(class_index);
+}
+
+/// A look at the segments' means only: spares the search for a window when there is nothing to
+/// gain.
+bool HostTier::has_cheaper_segment(ClassIndex class_index, double value) const {
+  for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
+    const Segment& segment = space_.slots.segment(s);
+    if (!segment.is_present || segment.class_index == class_index) continue;
+    if (segment.num_used == 0) return true;
+    if (static_cast<double>(segment.use_sum) / segment.num_used < value) return true;
+  }
+  return false;
 }
 
 std::optional<HostTier::Window> HostTier::cheapest_window(ClassIndex class_index,
@@ -129,8 +143,8 @@ std::optional<HostTier::Window> HostTier::cheapest_window(ClassIndex class_index
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.offset_bytes < b.offset_bytes; });
 
-  // Every run of neighbouring takeable segments that, with the free space between and around them, is
-  // long enough; gaps between segments are free extents.
+  // Every run of neighbouring takeable segments that, with the free space between and around them,
+  // is long enough; gaps between segments are free extents.
   std::optional<Window> cheapest;
   for (std::size_t first = 0; first < pieces.size(); ++first) {
     const std::uint64_t begin =

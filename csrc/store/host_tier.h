@@ -1,5 +1,5 @@
-// HostTier: slots in the arena for blocks in host memory; makes room by adding segments, evicting, and
-// emptying the least valuable segments of other size classes. Guarded by the store's mutex.
+// HostTier: slots in the arena for blocks in host memory; makes room by adding segments, evicting,
+// and emptying the least valuable segments of other size classes. Guarded by the store's mutex.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +42,10 @@ class HostTier {
 
   bool add_segment(ClassIndex class_index);
   bool evict_one(ClassIndex class_index);
-  /// Empties the least valuable run of other classes' segments in which a segment of the class fits,
-  /// if it is worth less than the class's own oldest block, or if `is_forced`.
+  /// Empties the least valuable run of other classes' segments in which a segment of the class
+  /// fits, if it is worth less than the class's own oldest block, or if `is_forced`.
   bool take_from_others(ClassIndex class_index, bool is_forced);
+  bool has_cheaper_segment(ClassIndex class_index, double value) const;
   std::optional<Window> cheapest_window(ClassIndex class_index, std::uint64_t length_bytes) const;
   bool empty_segment(std::uint16_t segment_index);
   bool relocate(EntryIndex entry);

@@ -1,5 +1,5 @@
-// Loader: reads of blocks from disk into host slots or staging buffers, one I/O for all who wait for the
-// same block. Guarded by the store's mutex.
+// Loader: reads of blocks from disk into host slots or staging buffers, one I/O for all who wait
+// for the same block. Guarded by the store's mutex.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,8 @@ class Loader {
 
   /// Joins the load of that block if one is under way; else nullptr.
   std::shared_ptr<Load> join(EntryIndex entry);
-  /// Starts one with the caller as its user. `buffer` is a host slot for which begin_fill was called
+  /// Starts one with the caller as its user. `buffer` is a host slot for which begin_fill was
+  /// called
   /// (`is_promotion`), or a staging buffer. Requires: resident on disk, nothing to join.
   std::shared_ptr<Load> start(EntryIndex entry, std::span<std::byte> buffer, bool is_promotion);
 

@@ -6,7 +6,8 @@ namespace {
 
 class LruPolicy final : public EvictionPolicy {
  public:
-  LruPolicy(BlockIndex& index, TierId tier) : index_(index), tier_(static_cast<std::size_t>(tier)) {}
+  LruPolicy(BlockIndex& index, TierId tier)
+      : index_(index), tier_(static_cast<std::size_t>(tier)) {}
 
   void insert(EntryIndex entry) override {
     RecencyLinks& links = links_of(entry);
@@ -44,8 +45,8 @@ class LruPolicy final : public EvictionPolicy {
   }
 
   EntryIndex victim(const IsEvictable& is_evictable) override {
-    // What cannot go now is in use, or has descendants in use: it moves to the newest end, so that the
-    // next search does not meet it again. Each block is looked at once at most.
+    // What cannot go now is in use, or has descendants in use: it moves to the newest end, so that
+    // the next search does not meet it again. Each block is looked at once at most.
     for (std::size_t i = 0; i < num_blocks_; ++i) {
       const EntryIndex candidate = oldest_;
       if (is_evictable(candidate)) return candidate;

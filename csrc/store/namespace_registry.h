@@ -15,7 +15,8 @@ namespace kvtier::store {
 struct Namespace {
   NamespaceId id;
   std::string description;
-  /// False: found on disk, but nobody has described its blocks since open; they cannot be asked for.
+  /// False: found on disk, but nobody has described its blocks since open; they cannot be asked
+  /// for.
   bool is_attached = false;
   std::uint64_t block_bytes = 0;
   std::vector<std::uint64_t> part_bytes;  // At least one.

@@ -38,17 +38,16 @@ class Recovery {
     link_parents();
     rank();
     report_.num_blocks = index_.num_entries();
-    context_.tier.set_generation(std::max(
-        generation_max_, context_.store_directory.superblock().generation_max));
+    context_.tier.set_generation(
+        std::max(generation_max_, context_.store_directory.superblock().generation_max));
     return Status::ok();
   }
 
  private:
   void register_namespaces() {
     auto records = context_.store_directory.namespaces().records;
-    std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
-      return a.namespace_index < b.namespace_index;
-    });
+    std::sort(records.begin(), records.end(),
+              [](const auto& a, const auto& b) { return a.namespace_index < b.namespace_index; });
     for (auto& record : records) {
       // A gap is a namespace that could not be saved; none of its blocks went to disk.
       if (record.namespace_index >= NamespaceRegistry::kNamespacesMax) break;
@@ -64,7 +63,7 @@ class Recovery {
     std::uint64_t num_slots = 0;
     for (const std::string& name : segment_names) {
       auto header = disk::read_segment_header(context_.directory, name);
-      if (header.is_ok()) num_slots += header.value().num_slots;
+      if (header.is_ok() && is_usable(header.value(), name)) num_slots += header.value().num_slots;
     }
     num_slots = std::min(num_slots, index_.blocks_max());
     index_.reserve(num_slots);
@@ -92,8 +91,14 @@ class Recovery {
     if (scan.is_ok()) {
       report_.num_damaged_entries += scan.value().num_damaged;
     } else {
-      // What was read so far is sound; the rest of this table is lost.
+      // What was read so far is sound; the rest of this table is lost, and must not come back after
+      // something of it was deleted.
       ++report_.num_damaged_entries;
+      const SlotSpace& slots = context_.life.space(TierId::kDisk).slots;
+      for (std::uint32_t i = 0; i < header.value().num_slots; ++i) {
+        const SlotRef slot{i, segment_index};
+        if (slots.owner(slot) == kNoEntry) mark_stale(slot);
+      }
       context_.log("warning", "cannot read a whole slot table: " + scan.status().message());
     }
     return Status::ok();
@@ -123,7 +128,7 @@ class Recovery {
     const bool is_known = found.namespace_index < context_.namespaces.size();
     if (!is_known || found.length_bytes > header.slot_bytes) {
       ++report_.num_damaged_entries;
-      return;
+      return mark_stale(slot);
     }
     EntryIndex entry = index_.find(found.namespace_index, found.key);
     if (entry != kNoEntry) {
@@ -140,12 +145,13 @@ class Recovery {
     block.is_recovered = !context_.store_directory.superblock().is_clean;
     index_.set_checksums(entry, found.checksums);
     context_.life.adopt_disk_copy(entry, slot);
+    // Until somebody attaches the namespace: its commits may have to be written again.
+    Namespace& space = context_.namespaces.at(found.namespace_index);
+    if (space.block_bytes == 0) space.block_bytes = found.length_bytes;
     if (!found.is_root) pending_.push_back({entry, found.parent, found.generation});
   }
 
-  void mark_stale(SlotRef slot) {
-    context_.tier.commits().note_change(slot, SlotChange::kEvicted);
-  }
+  void mark_stale(SlotRef slot) { context_.tier.commits().note_change(slot, SlotChange::kEvicted); }
 
   /// A parent is always committed before its children, so a link to a younger block is a leftover;
   /// this also keeps damaged or hostile tables from building a circle.
@@ -178,7 +184,8 @@ class Recovery {
   /// children are older than their parents.
   void rank() {
     const std::vector<EntryIndex> by_age = list_by_generation();
-    // From the youngest block on: it, and above it those of its ancestors that no younger block took.
+    // From the youngest block on: it, and above it those of its ancestors that no younger block
+    // took.
     std::vector<EntryIndex> youngest_first;
     youngest_first.reserve(by_age.size());
     std::vector<bool> is_placed(by_age.empty() ? 0 : index_end_, false);
@@ -196,7 +203,8 @@ class Recovery {
     }
   }
 
-  /// All blocks, oldest write first. Slots are given out in order, so this is mostly sorted already.
+  /// All blocks, oldest write first. Slots are given out in order, so this is mostly sorted
+  /// already.
   std::vector<EntryIndex> list_by_generation() {
     std::vector<EntryIndex> entries;
     entries.reserve(index_.num_entries());

@@ -1,5 +1,5 @@
-// Recovery: rebuilds the index from the slot tables of a store directory at open. Blocking; runs before
-// the store has threads.
+// Recovery: rebuilds the index from the slot tables of a store directory at open. Blocking; runs
+// before the store has threads.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@
 namespace kvtier::store {
 
 struct RecoveryReport {
-  std::uint64_t num_blocks = 0;            // In the index now.
-  std::uint64_t num_damaged_entries = 0;   // Table entries whose own checksum failed.
-  std::uint64_t num_orphans = 0;           // Dropped: their parent is gone.
-  std::uint64_t num_removed_files = 0;     // Segments of a former store, or with a damaged header.
-  std::uint64_t num_unknown_files = 0;     // Of other format versions, or unreadable: left alone.
-  std::uint64_t unknown_bytes = 0;         // Allocated by those; they count against the cap.
-  std::uint64_t num_shrunk_blocks = 0;     // Given up for a smaller cap.
+  std::uint64_t num_blocks = 0;           // In the index now.
+  std::uint64_t num_damaged_entries = 0;  // Table entries whose own checksum failed.
+  std::uint64_t num_orphans = 0;          // Dropped: their parent is gone.
+  std::uint64_t num_removed_files = 0;    // Segments of a former store, or with a damaged header.
+  std::uint64_t num_unknown_files = 0;    // Of other format versions, or unreadable: left alone.
+  std::uint64_t unknown_bytes = 0;        // Allocated by those; they count against the cap.
+  std::uint64_t num_shrunk_blocks = 0;    // Given up for a smaller cap.
   /// Emptied for a smaller cap: to be left once the blocks moved out of them are durable.
   std::vector<std::uint16_t> segments_to_leave;
 };
@@ -40,8 +40,8 @@ struct RecoveryContext {
 /// Requires a loaded StoreDirectory and an empty index.
 Result<RecoveryReport> recover(RecoveryContext& context);
 
-/// Makes the tier fit a smaller cap: gives up the least valuable segments, keeping pinned blocks and
-/// ancestors of kept blocks by moving them. Called by recover().
+/// Makes the tier fit a smaller cap: gives up the least valuable segments, keeping pinned blocks
+/// and ancestors of kept blocks by moving them. Called by recover().
 Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report);
 
 }  // namespace kvtier::store

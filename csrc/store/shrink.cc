@@ -46,9 +46,8 @@ class Shrink {
     for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
       const Segment& segment = space_.slots.segment(s);
       if (!segment.is_present) continue;
-      const double value = segment.num_used == 0
-                               ? 0.0
-                               : static_cast<double>(segment.use_sum) / segment.num_used;
+      const double value =
+          segment.num_used == 0 ? 0.0 : static_cast<double>(segment.use_sum) / segment.num_used;
       candidates.push_back({value, s});
     }
     std::sort(candidates.begin(), candidates.end(),
@@ -175,14 +174,14 @@ Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report) {
   const std::uint64_t cap_bytes = context.tier.options().cap_bytes;
   if (context.tier.charged_bytes() <= cap_bytes) return Status::ok();
   if (context.tier.fixed_bytes() + DiskTier::kRoomBytesMin > cap_bytes) {
-    return Status(StatusCode::kConfig,
-                  "disk_bytes leaves no room beside what lies in the directory already: disk_bytes=" +
-                      std::to_string(cap_bytes) +
-                      " fixed_bytes=" + std::to_string(context.tier.fixed_bytes()) +
-                      " of which files of unknown format versions=" +
-                      std::to_string(report.unknown_bytes) +
-                      "; raise disk_bytes, or remove old data with `kvtier wipe`: path=" +
-                      context.directory.path());
+    return Status(
+        StatusCode::kConfig,
+        "disk_bytes leaves no room beside what lies in the directory already: disk_bytes=" +
+            std::to_string(cap_bytes) +
+            " fixed_bytes=" + std::to_string(context.tier.fixed_bytes()) +
+            " of which files of unknown format versions=" + std::to_string(report.unknown_bytes) +
+            "; raise disk_bytes, or remove old data with `kvtier wipe`: path=" +
+            context.directory.path());
   }
   return Shrink(context, report).run(context.tier.charged_bytes() - cap_bytes);
 }

@@ -13,8 +13,8 @@ ClassIndex SlotSpace::class_index_of(const SizeClass& size_class) {
   return static_cast<ClassIndex>(classes_.size() - 1);
 }
 
-std::optional<std::uint16_t> SlotSpace::add_segment(ClassIndex class_index,
-                                                    std::uint32_t num_slots, std::uint64_t place) {
+std::optional<std::uint16_t> SlotSpace::add_segment(ClassIndex class_index, std::uint32_t num_slots,
+                                                    std::uint64_t place) {
   std::uint16_t segment_index;
   if (!absent_segments_.empty()) {
     segment_index = absent_segments_.back();

@@ -1,5 +1,5 @@
-// SlotSpace: the segments and slots of one tier: which slot is free and who owns the others. Bookkeeping
-// only. Guarded by the store's mutex.
+// SlotSpace: the segments and slots of one tier: which slot is free and who owns the others.
+// Bookkeeping only. Guarded by the store's mutex.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ using ClassIndex = std::uint32_t;
 
 struct Segment {
   bool is_present = false;
-  bool is_open = false;      // Gives slots; false while it is being emptied.
+  bool is_open = false;  // Gives slots; false while it is being emptied.
   ClassIndex class_index = 0;
-  std::uint64_t place = 0;   // Host: offset in the arena. Disk: segment_id.
+  std::uint64_t place = 0;  // Host: offset in the arena. Disk: segment_id.
   std::uint32_t num_used = 0;
-  std::uint64_t use_sum = 0;             // Of last_use over its resident blocks.
-  std::vector<EntryIndex> owners;        // One a slot; kNoEntry: free.
-  std::vector<std::uint32_t> free_slots; // A stack; fresh segments give slots in rising order.
+  std::uint64_t use_sum = 0;              // Of last_use over its resident blocks.
+  std::vector<EntryIndex> owners;         // One a slot; kNoEntry: free.
+  std::vector<std::uint32_t> free_slots;  // A stack; fresh segments give slots in rising order.
 
   std::uint32_t num_slots() const { return static_cast<std::uint32_t>(owners.size()); }
 };

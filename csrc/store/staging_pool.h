@@ -1,5 +1,5 @@
-// StagingPool: short-lived buffers for loads and saves that have no host slot, handed out in order of
-// arrival. Guarded by the store's mutex; waiting is the caller's.
+// StagingPool: short-lived buffers for loads and saves that have no host slot, handed out in order
+// of arrival. Guarded by the store's mutex; waiting is the caller's.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class StagingPool {
   std::uint64_t enter_line();
   void leave_line(std::uint64_t ticket);
 
-  /// A buffer of `num_bytes`, page aligned. `ticket` 0: for those who hold some already; refused while
-  /// anybody stands in line. Nothing: wait, then try again.
+  /// A buffer of `num_bytes`, page aligned. `ticket` 0: for those who hold some already; refused
+  /// while anybody stands in line. Nothing: wait, then try again.
   std::optional<std::span<std::byte>> reserve(std::uint64_t ticket, std::uint64_t num_bytes);
   void release(std::span<std::byte> buffer);
 

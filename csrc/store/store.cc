@@ -1,5 +1,5 @@
-// The public face of a store: refuses calls when it is closed or forked, and turns a broken invariant into
-// a failed store. Thread-safe.
+// The public face of a store: refuses calls when it is closed or forked, and turns a broken
+// invariant into a failed store. Thread-safe.
 #include "store/store.h"
 
 #include <utility>
@@ -16,13 +16,13 @@ Status closed_after_fork() {
 }  // namespace
 
 /// Calls `body` unless the store is abandoned; an InternalError fails the store.
-#define KVTIER_STORE_CALL(...)                            \
-  if (impl_->is_abandoned()) return closed_after_fork();  \
-  try {                                                   \
-    return __VA_ARGS__;                                   \
-  } catch (const InternalError& error) {                  \
-    impl_->fail(error.what());                            \
-    return Status(StatusCode::kInternal, error.what());   \
+#define KVTIER_STORE_CALL(...)                           \
+  if (impl_->is_abandoned()) return closed_after_fork(); \
+  try {                                                  \
+    return __VA_ARGS__;                                  \
+  } catch (const InternalError& error) {                 \
+    impl_->fail(error.what());                           \
+    return Status(StatusCode::kInternal, error.what());  \
   }
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -54,8 +54,8 @@ Result<std::shared_ptr<Store>> Store::open(
   seams.clock = clock;
   // The executor borrows the clock: it must not outlive it.
   std::shared_ptr<Executor> executor = make_thread_executor(*clock);
-  seams.executor = std::shared_ptr<Executor>(executor.get(),
-                                             [clock, executor](Executor*) mutable { executor.reset(); });
+  seams.executor = std::shared_ptr<Executor>(
+      executor.get(), [clock, executor](Executor*) mutable { executor.reset(); });
   seams.log = std::move(log);
   if (!options.path.empty()) {
     if (options.io == IoMode::kUring) {
@@ -69,14 +69,12 @@ Result<std::shared_ptr<Store>> Store::open(
   return open(options, std::move(seams));
 }
 
-Result<std::uint32_t> Store::add_namespace(const NamespaceOptions& options) {
-  KVTIER_STORE_CALL(impl_->add_namespace(options))
-}
+Result<std::uint32_t> Store::add_namespace(const NamespaceOptions& options){
+    KVTIER_STORE_CALL(impl_ -> add_namespace(options))}
 
 Result<LookupResult> Store::lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                                   bool is_prefix) {
-  KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix))
-}
+                                   bool is_prefix){
+    KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix))}
 
 Result<LeaseResult> Store::lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                                  bool is_prefix, TimeNs ttl_ns) {
@@ -91,29 +89,29 @@ TimeNs Store::lease_expires_in_ns(std::uint64_t lease_id) {
   return impl_->is_abandoned() ? 0 : impl_->lease_expires_in_ns(lease_id);
 }
 
-Result<std::vector<Outcome>> Store::put(const PutRequest& request) {
-  KVTIER_STORE_CALL(impl_->put(request))
+Result<std::vector<Outcome>> Store::put(const PutRequest& request){
+    KVTIER_STORE_CALL(impl_ -> put(request))}
+
+Result<std::vector<Outcome>> Store::get(const GetRequest& request){
+    KVTIER_STORE_CALL(impl_->get(request))}
+
+Result<std::uint64_t> Store::erase(std::uint32_t namespace_index, std::span<const BlockKey> keys){
+    KVTIER_STORE_CALL(impl_->erase(namespace_index, keys))}
+
+Result<FlushResult> Store::flush(TimeNs timeout_ns){KVTIER_STORE_CALL(impl_->flush(timeout_ns))}
+
+Result<Store::ClearResults> Store::clear(bool is_host, bool is_disk){
+    KVTIER_STORE_CALL(impl_->clear(is_host, is_disk))}
+
+StoreStats Store::stats() {
+  return impl_->is_abandoned() ? StoreStats{} : impl_->stats();
 }
 
-Result<std::vector<Outcome>> Store::get(const GetRequest& request) {
-  KVTIER_STORE_CALL(impl_->get(request))
+Status Store::close(TimeNs timeout_ns){KVTIER_STORE_CALL(impl_ -> close(timeout_ns))}
+
+Status Store::check_consistency() {
+  KVTIER_STORE_CALL(impl_->check_consistency())
 }
-
-Result<std::uint64_t> Store::erase(std::uint32_t namespace_index, std::span<const BlockKey> keys) {
-  KVTIER_STORE_CALL(impl_->erase(namespace_index, keys))
-}
-
-Result<FlushResult> Store::flush(TimeNs timeout_ns) { KVTIER_STORE_CALL(impl_->flush(timeout_ns)) }
-
-Result<Store::ClearResults> Store::clear(bool is_host, bool is_disk) {
-  KVTIER_STORE_CALL(impl_->clear(is_host, is_disk))
-}
-
-StoreStats Store::stats() { return impl_->is_abandoned() ? StoreStats{} : impl_->stats(); }
-
-Status Store::close(TimeNs timeout_ns) { KVTIER_STORE_CALL(impl_->close(timeout_ns)) }
-
-Status Store::check_consistency() { KVTIER_STORE_CALL(impl_->check_consistency()) }
 
 void Store::abandon_after_fork() { impl_->abandon_after_fork(); }
 

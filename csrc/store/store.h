@@ -1,6 +1,6 @@
-// Store: blocks of KV bytes in a host tier and a disk tier behind one index. The only place that decides
-// what is where. All public calls are thread-safe; put, get, flush, clear, erase and close may block
-// until their deadline, the others do not.
+// Store: blocks of KV bytes in a host tier and a disk tier behind one index. The only place that
+// decides what is where. All public calls are thread-safe; put, get, flush, clear, erase and close
+// may block until their deadline, the others do not.
 #pragma once
 
 #include <cstddef>
@@ -116,8 +116,8 @@ class Store {
   Result<std::vector<Outcome>> put(const PutRequest& request);
   /// Targets of blocks that are not kDone are untouched.
   Result<std::vector<Outcome>> get(const GetRequest& request);
-  /// Number of entries removed, descendants included; leased blocks and their ancestors stay. Durable
-  /// when it returns ok.
+  /// Number of entries removed, descendants included; leased blocks and their ancestors stay.
+  /// Durable when it returns ok.
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
 
   Result<FlushResult> flush(TimeNs timeout_ns);

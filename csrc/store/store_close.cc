@@ -1,4 +1,5 @@
-// Closing a store: the backlog, the clean mark, and what to do when the kernel does not answer. Thread-safe.
+// Closing a store: the backlog, the clean mark, and what to do when the kernel does not answer.
+// Thread-safe.
 #include <algorithm>
 
 #include "store/store_impl.h"
@@ -43,7 +44,8 @@ Status Store::Impl::close(TimeNs timeout_ns) {
   return written;
 }
 
-/// Writes what is queued, commits, syncs, and marks the directory clean when all of that worked in time.
+/// Writes what is queued, commits, syncs, and marks the directory clean when all of that worked in
+/// time.
 Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   const std::uint64_t mark = writes_->mark();
   seams_.executor->wake();
@@ -53,10 +55,11 @@ Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   (void)wait(locked, is_drained, deadline_ns);
   const std::size_t num_dropped = writes_->drop_backlog();
   if (num_dropped > 0) {
-    log("warning", "closed before everything was on disk: num_blocks=" +
-                       std::to_string(num_dropped));
+    log("warning",
+        "closed before everything was on disk: num_blocks=" + std::to_string(num_dropped));
   }
-  const bool is_on_time = wait(locked, [this] { return writes_->num_in_flight() == 0; }, deadline_ns);
+  const bool is_on_time =
+      wait(locked, [this] { return writes_->num_in_flight() == 0; }, deadline_ns);
   if (!is_on_time || !disk_->is_readable()) return Status::ok();
   if (options_.is_deleted_on_exit) {
     return run_task(locked, deadline_ns, [this] { return store_directory_->remove_all_files(); });
@@ -90,8 +93,9 @@ void Store::Impl::stop_background(TimeNs deadline_ns) {
   host_.reset();
 }
 
-/// Operations that the kernel has not finished still write into our memory and hold the lock's directory:
-/// both stay until the process ends, so that the next open is refused instead of racing with them.
+/// Operations that the kernel has not finished still write into our memory and hold the lock's
+/// directory: both stay until the process ends, so that the next open is refused instead of racing
+/// with them.
 void Store::Impl::leak_what_the_kernel_holds() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (host_) host_->arena().leak();

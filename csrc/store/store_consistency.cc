@@ -16,15 +16,21 @@ Status Store::Impl::check_consistency() {
   Locked locked(*this);
   Status first_failure;
   std::uint64_t num_resident[store::kNumTiers] = {0, 0};
+  std::uint64_t num_in_both = 0;
   index_.for_each([&](EntryIndex entry) {
     if (first_failure.is_ok()) first_failure = check_entry(entry);
+    const store::BlockEntry& block = index_.at(entry);
+    if (block.is_resident(kHost) && block.is_resident(kDisk)) ++num_in_both;
     for (const store::TierId tier : {kHost, kDisk}) {
-      if (index_.at(entry).is_resident(tier)) ++num_resident[static_cast<std::size_t>(tier)];
+      if (block.is_resident(tier)) ++num_resident[static_cast<std::size_t>(tier)];
     }
   });
   if (!first_failure.is_ok()) return first_failure;
   if (num_resident[0] != host_space_.stats.blocks || num_resident[1] != disk_space_.stats.blocks) {
     return broken("the number of resident blocks does not add up", kNoEntry);
+  }
+  if (num_in_both != life_.num_in_both()) {
+    return broken("the number of blocks in both tiers does not add up", kNoEntry);
   }
   if (Status host = check_slots(host_space_); !host.is_ok()) return host;
   return check_slots(disk_space_);
@@ -83,8 +89,8 @@ Status Store::Impl::check_slots(store::TierSpace& space) {
       ++num_used;
       used_bytes += space.slots.slot_bytes(slot);
     }
-    const bool is_whole = num_used == segment.num_used &&
-                          num_used + segment.free_slots.size() == segment.num_slots();
+    const bool is_whole =
+        num_used == segment.num_used && num_used + segment.free_slots.size() == segment.num_slots();
     if (!is_whole) return broken("free and used slots do not add up", s);
     if (use_sum != segment.use_sum) return broken("uses do not add up", s);
   }

@@ -1,4 +1,5 @@
-// get: hold what is found, read ahead within a window, check, copy in order of the keys. Thread-safe.
+// get: hold what is found, read ahead within a window, check, copy in order of the keys.
+// Thread-safe.
 #include <algorithm>
 #include <cstring>
 
@@ -151,8 +152,7 @@ bool Store::Impl::start_load(GetCall& call, std::size_t i, std::uint64_t ticket)
     }
     if (slot) {
       life_.begin_fill(block.entry, kHost, *slot);
-      block.load =
-          loader_->start(block.entry, host_->bytes(*slot).subspan(0, slot_bytes), true);
+      block.load = loader_->start(block.entry, host_->bytes(*slot).subspan(0, slot_bytes), true);
     } else {
       const auto buffer = staging_->reserve(ticket, slot_bytes);
       if (!buffer) return false;
@@ -164,8 +164,8 @@ bool Store::Impl::start_load(GetCall& call, std::size_t i, std::uint64_t ticket)
   return true;
 }
 
-/// The next block has no buffer yet. The call holds none that it has not copied, so standing in line is
-/// safe: everybody before it gets on without it.
+/// The next block has no buffer yet. The call holds none that it has not copied, so standing in
+/// line is safe: everybody before it gets on without it.
 bool Store::Impl::wait_for_buffer(GetCall& call, std::size_t i, Locked& locked) {
   const std::uint64_t ticket = staging_->enter_line();
   const auto is_settled = [&] { return !disk_->is_readable() || start_load(call, i, ticket); };

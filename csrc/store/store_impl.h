@@ -1,5 +1,5 @@
-// Store::Impl: the parts of a store and the flows through them. Everything below `mutex_` is guarded by it;
-// bytes are copied and checked outside of it, under holds.
+// Store::Impl: the parts of a store and the flows through them. Everything below `mutex_` is
+// guarded by it; bytes are copied and checked outside of it, under holds.
 #pragma once
 
 #include <atomic>
@@ -137,6 +137,7 @@ class Store::Impl {
     Kind kind = Kind::kDeclined;
     EntryIndex entry = kNoEntry;
     std::size_t alias_of = 0;
+    bool is_in_window = false;  // Its bytes went into a staging buffer.
     std::shared_ptr<store::Fill> fill;
     std::vector<std::uint64_t> checksums;
     Outcome outcome = Outcome::kDeclined;
@@ -208,11 +209,11 @@ class Store::Impl {
   std::unordered_map<disk::DiskJobId, std::function<void(const Status&)>> tasks_;
   std::vector<std::pair<std::string, std::string>> log_lines_;
   StoreStats stats_;
-  std::uint32_t num_hurried_ = 0;   // Calls that wait for commits.
-  std::uint32_t num_syncing_ = 0;   // Calls that wait for durability.
-  std::uint32_t num_calls_ = 0;     // put and get calls under way; close() waits for them.
-  std::uint32_t num_waiting_ = 0;   // Calls inside wait().
-  bool is_cut_short_ = false;       // Nobody waits any more.
+  std::uint32_t num_hurried_ = 0;  // Calls that wait for commits.
+  std::uint32_t num_syncing_ = 0;  // Calls that wait for durability.
+  std::uint32_t num_calls_ = 0;    // put and get calls under way; close() waits for them.
+  std::uint32_t num_waiting_ = 0;  // Calls inside wait().
+  bool is_cut_short_ = false;      // Nobody waits any more.
   bool is_open_ = false;
   bool is_closing_ = false;
   bool is_failed_ = false;

@@ -33,12 +33,13 @@ Result<std::uint32_t> Store::Impl::add_namespace(const NamespaceOptions& options
   if (Status open = check_open(); !open.is_ok()) return open;
   const auto known = namespaces_.find(options.id);
   if (known && namespaces_.at(*known).is_attached) return *known;
-  const std::uint64_t part_sum = std::accumulate(options.part_bytes.begin(),
-                                                 options.part_bytes.end(), std::uint64_t{0});
-  if (options.block_bytes == 0 || (!options.part_bytes.empty() && part_sum != options.block_bytes)) {
-    return Status(StatusCode::kConfig,
-                  "parts do not add up to the block: block_bytes=" +
-                      std::to_string(options.block_bytes) + " sum=" + std::to_string(part_sum));
+  const std::uint64_t part_sum =
+      std::accumulate(options.part_bytes.begin(), options.part_bytes.end(), std::uint64_t{0});
+  if (options.block_bytes == 0 ||
+      (!options.part_bytes.empty() && part_sum != options.block_bytes)) {
+    return Status(StatusCode::kConfig, "parts do not add up to the block: block_bytes=" +
+                                           std::to_string(options.block_bytes) +
+                                           " sum=" + std::to_string(part_sum));
   }
   if (options.part_bytes.size() > format::kPartsMax) {
     return Status(StatusCode::kConfig,
@@ -60,8 +61,9 @@ Result<std::uint32_t> Store::Impl::add_namespace(const NamespaceOptions& options
     return *known;
   }
   if (namespaces_.size() >= store::NamespaceRegistry::kNamespacesMax) {
-    return Status(StatusCode::kConfig, "too many namespaces: at most " +
-                                           std::to_string(store::NamespaceRegistry::kNamespacesMax));
+    return Status(
+        StatusCode::kConfig,
+        "too many namespaces: at most " + std::to_string(store::NamespaceRegistry::kNamespacesMax));
   }
   const std::uint32_t namespace_index = namespaces_.add(std::move(added));
   if (disk_) save_namespace(namespace_index, locked);
@@ -98,11 +100,12 @@ Status Store::Impl::place_namespace(Namespace& added) {
   const std::uint64_t slot_max =
       std::min({std::uint64_t{256} << 20, staging_max, std::max(host_max, disk_max)});
   if (added.slot_bytes > slot_max) {
-    return Status(StatusCode::kConfig,
-                  "block is too large for this store: block_bytes=" +
-                      std::to_string(added.block_bytes) + " slot_bytes=" +
-                      std::to_string(added.slot_bytes) + " at most " + std::to_string(slot_max) +
-                      " (256 MiB, half of staging_bytes, a quarter of the largest tier)");
+    return Status(
+        StatusCode::kConfig,
+        "block is too large for this store: block_bytes=" + std::to_string(added.block_bytes) +
+            " slot_bytes=" + std::to_string(added.slot_bytes) + " at most " +
+            std::to_string(slot_max) +
+            " (256 MiB, half of staging_bytes, a quarter of the largest tier)");
   }
   if (added.slot_bytes <= host_max) {
     added.host_class = host_space_.class_index_of(SizeClass{added.slot_bytes, 1});
@@ -127,8 +130,9 @@ Tier Store::Impl::tier_of(EntryIndex entry) const {
   return Tier::kNone;
 }
 
-std::vector<std::pair<store::EntryIndex, Tier>> Store::Impl::resolve(
-    std::uint32_t namespace_index, std::span<const BlockKey> keys, bool is_prefix) {
+std::vector<std::pair<store::EntryIndex, Tier>> Store::Impl::resolve(std::uint32_t namespace_index,
+                                                                     std::span<const BlockKey> keys,
+                                                                     bool is_prefix) {
   std::vector<std::pair<EntryIndex, Tier>> found(keys.size(), {kNoEntry, Tier::kNone});
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const EntryIndex entry = index_.find(namespace_index, keys[i]);
@@ -175,8 +179,7 @@ Result<LeaseResult> Store::Impl::lease(std::uint32_t namespace_index,
   ++stats_.lookups;
   stats_.lookup_blocks += keys.size();
   if (!items.empty()) {
-    const TimeNs expires_ns =
-        now_ns + std::clamp<TimeNs>(ttl_ns, 0, store::LeaseTable::kTtlNsMax);
+    const TimeNs expires_ns = now_ns + std::clamp<TimeNs>(ttl_ns, 0, store::LeaseTable::kTtlNsMax);
     result.lease_id = leases_.add(items, expires_ns);
   }
   if (result.lease_id == 0) {

@@ -5,8 +5,8 @@
 
 namespace kvtier {
 
-/// Removals count as durable when their table pages, and those that could bring back an older copy of the
-/// same key, are written and synced.
+/// Removals count as durable when their table pages, and those that could bring back an older copy
+/// of the same key, are written and synced.
 Status Store::Impl::make_removals_durable(Locked& locked, TimeNs deadline_ns) {
   if (!disk_) return Status::ok();
   disk_->commits().hurry_stale_pages();
@@ -20,8 +20,8 @@ Status Store::Impl::commit_and_sync(Locked& locked, TimeNs deadline_ns) {
   ++num_syncing_;
   seams_.executor->wake();
   const auto is_off = [this] { return disk_->health() == Health::kOff || is_failed_; };
-  bool is_done = wait(
-      locked, [&] { return commits.is_written(change_mark) || is_off(); }, deadline_ns);
+  bool is_done =
+      wait(locked, [&] { return commits.is_written(change_mark) || is_off(); }, deadline_ns);
   const std::uint64_t write_mark = commits.write_mark();
   const std::uint64_t num_failures = commits.num_failures();
   const auto is_synced = [&] {
@@ -30,7 +30,8 @@ Status Store::Impl::commit_and_sync(Locked& locked, TimeNs deadline_ns) {
   is_done = is_done && wait(locked, is_synced, deadline_ns);
   --num_hurried_;
   --num_syncing_;
-  if (is_off()) return Status(StatusCode::kIoError, "the disk tier is off: " + disk_->health_reason());
+  if (is_off())
+    return Status(StatusCode::kIoError, "the disk tier is off: " + disk_->health_reason());
   if (is_done && !commits.is_synced(write_mark)) return commits.last_failure();
   if (is_done) return Status::ok();
   if (commits.num_failures() != num_failures) return commits.last_failure();
@@ -70,8 +71,8 @@ Result<std::uint64_t> Store::Impl::erase(std::uint32_t namespace_index,
 /// Removes of a family what is neither leased nor an ancestor of something leased.
 std::uint64_t Store::Impl::erase_unprotected(const std::vector<EntryIndex>& members) {
   std::uint64_t num_erased = 0;
-  // Children come after their parents in `members`, so going backwards each parent is looked at when
-  // its removable children are gone.
+  // Children come after their parents in `members`, so going backwards each parent is looked at
+  // when its removable children are gone.
   for (auto member = members.rbegin(); member != members.rend(); ++member) {
     const store::BlockEntry& block = index_.at(*member);
     if (block.num_leases[0] > 0 || block.num_leases[1] > 0 || block.has_children()) continue;
@@ -132,8 +133,8 @@ void Store::Impl::drop_tier_copies(store::TierId tier, ClearResult& result) {
   result.pending_blocks += life_.num_leaving() - num_leaving;
 }
 
-/// Whether the block's other copy keeps the family rules: on disk its parent must be there too, and in
-/// host alone its parent must be anywhere.
+/// Whether the block's other copy keeps the family rules: on disk its parent must be there too, and
+/// in host alone its parent must be anywhere.
 bool Store::Impl::can_stand_without(EntryIndex entry, store::TierId tier) const {
   const EntryIndex parent = index_.at(entry).parent;
   if (tier == kHost) return parent == kNoEntry || index_.at(parent).is_resident(kDisk);
@@ -161,11 +162,7 @@ Result<FlushResult> Store::Impl::flush(TimeNs timeout_ns) {
     if (!durable.is_ok()) return durable;
     result.durable_blocks = disk_space_.stats.blocks;
   }
-  index_.for_each([&](EntryIndex entry) {
-    const store::BlockEntry& block = index_.at(entry);
-    if (block.is_resident(kHost) && !block.is_resident(kDisk)) ++result.not_kept_blocks;
-  });
-  if (!disk_) result.not_kept_blocks = 0;
+  if (disk_) result.not_kept_blocks = host_space_.stats.blocks - life_.num_in_both();
   return result;
 }
 

@@ -47,9 +47,9 @@ Status Store::Impl::check_options() const {
   if (options_.path.empty()) return Status::ok();
   constexpr std::uint64_t kDiskBytesMin = 1u << 20;
   if (options_.disk_bytes < kDiskBytesMin) {
-    return Status(StatusCode::kConfig, "disk_bytes is too small: disk_bytes=" +
-                                           std::to_string(options_.disk_bytes) + " at least " +
-                                           std::to_string(kDiskBytesMin));
+    return Status(StatusCode::kConfig,
+                  "disk_bytes is too small: disk_bytes=" + std::to_string(options_.disk_bytes) +
+                      " at least " + std::to_string(kDiskBytesMin));
   }
   constexpr std::uint64_t kStagingBytesMin = 64u << 10;
   if (options_.staging_bytes < kStagingBytesMin) {
@@ -116,9 +116,8 @@ Status Store::Impl::open_directory() {
   } else {
     direct_probe_ = disk::probe_direct(directory);
     if (!direct_probe_.is_direct && options_.direct == DirectMode::kOn) {
-      return Status(StatusCode::kConfig,
-                    "direct=on, but direct I/O does not work here: path=" + directory.path() +
-                        ": " + direct_probe_.reason);
+      return Status(StatusCode::kConfig, "direct=on, but direct I/O does not work here: path=" +
+                                             directory.path() + ": " + direct_probe_.reason);
     }
     if (!direct_probe_.is_direct) {
       log("warning", "disk I/O is buffered, not direct: " + direct_probe_.reason);
@@ -135,8 +134,8 @@ Status Store::Impl::open_disk() {
   disk::DiskEngineOptions engine_options;
   engine_options.is_direct = direct_probe_.is_direct;
   engine_options.open_files_max = choose_open_files_max();
-  engine_ = std::make_unique<disk::DiskEngine>(*seams_.directory, *seams_.io_engine,
-                                               *seams_.clock, engine_options);
+  engine_ = std::make_unique<disk::DiskEngine>(*seams_.directory, *seams_.io_engine, *seams_.clock,
+                                               engine_options);
   store::DiskTierOptions tier_options;
   tier_options.cap_bytes = options_.disk_bytes;
   tier_options.alignment_bytes = alignment_bytes_;
@@ -147,9 +146,9 @@ Status Store::Impl::open_disk() {
   disk_->commits().length_bytes_of = [this](std::uint32_t namespace_index) {
     return static_cast<std::uint32_t>(namespaces_.at(namespace_index).block_bytes);
   };
-  const std::uint64_t backlog_bytes_max =
-      options_.host_bytes > 0 ? std::min(kBacklogBytesMax, options_.host_bytes / 2)
-                              : kBacklogBytesMax;
+  const std::uint64_t backlog_bytes_max = options_.host_bytes > 0
+                                              ? std::min(kBacklogBytesMax, options_.host_bytes / 2)
+                                              : kBacklogBytesMax;
   writes_ = std::make_unique<store::WriteBehind>(life_, *host_, *disk_, *engine_, namespaces_,
                                                  *admission_, backlog_bytes_max);
   loader_ = std::make_unique<store::Loader>(life_, *disk_, *engine_, *staging_);
@@ -162,7 +161,11 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
       store_directory_->superblock().is_clean || store_directory_->is_fresh();
   disk_->set_store_id(store_directory_->superblock().store_id);
   store::RecoveryContext context{
-      *seams_.directory, *store_directory_, life_, *disk_, namespaces_,
+      *seams_.directory,
+      *store_directory_,
+      life_,
+      *disk_,
+      namespaces_,
       [this](const char* level, const std::string& text) { log(level, text); }};
   // Written before anything else is: from here on an end without close() is an unclean one.
   const std::uint64_t generation_max = store_directory_->superblock().generation_max;
@@ -180,10 +183,11 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
   stats_.recover_s =
       static_cast<double>(seams_.clock->now_ns() - start_ns) / static_cast<double>(kNsPerS);
   if (report.num_unknown_files > 0) {
-    log("warning", "left alone files of other format versions, their bytes count against "
-                   "disk_bytes: num_files=" +
-                       std::to_string(report.num_unknown_files) +
-                       " bytes=" + std::to_string(report.unknown_bytes));
+    log("warning",
+        "left alone files of other format versions, their bytes count against "
+        "disk_bytes: num_files=" +
+            std::to_string(report.num_unknown_files) +
+            " bytes=" + std::to_string(report.unknown_bytes));
   }
   if (report.num_removed_files > 0) {
     log("warning", "removed damaged or foreign segment files: num_files=" +
@@ -192,7 +196,8 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
   return Status::ok();
 }
 
-/// Gives the space of emptied segments back, after the blocks that were moved out of them are durable.
+/// Gives the space of emptied segments back, after the blocks that were moved out of them are
+/// durable.
 Status Store::Impl::finish_shrink(const store::RecoveryReport& report) {
   if (report.segments_to_leave.empty()) return Status::ok();
   Locked locked(*this);
@@ -201,8 +206,7 @@ Status Store::Impl::finish_shrink(const store::RecoveryReport& report) {
   if (!durable.is_ok()) return durable;
   for (const std::uint16_t segment_index : report.segments_to_leave) disk_->leave(segment_index);
   seams_.executor->wake();
-  const bool is_done =
-      wait(locked, [this] { return disk_->num_segment_jobs() == 0; }, deadline_ns);
+  const bool is_done = wait(locked, [this] { return disk_->num_segment_jobs() == 0; }, deadline_ns);
   if (!is_done) return Status(StatusCode::kTimeout, "the disk did not finish in time");
   return disk_->last_removal_failure();
 }

@@ -29,8 +29,7 @@ TimeNs Store::Impl::pump() {
       const bool can_write = disk_->is_readable();
       if (can_write) {
         const bool is_hurried = num_hurried_ > 0 || is_closing_;
-        next_ns = std::min(next_ns,
-                           disk_->commits().step(now_ns, is_hurried, num_syncing_ > 0));
+        next_ns = std::min(next_ns, disk_->commits().step(now_ns, is_hurried, num_syncing_ > 0));
       }
     }
     if (disk_->health() != health_before) seams_.executor->notify();
@@ -102,13 +101,15 @@ TimeNs Store::Impl::watch_directory(TimeNs now_ns) {
     watch_ns_ = seams_.clock->now_ns() + kWatchPauseNs;
     if (status.is_ok() || status.code() == StatusCode::kCancelled || is_closing_) return;
     is_directory_lost_ = true;
-    log("warning", "the directory of the disk tier vanished while it was in use; starting it anew: " +
-                       options_.path);
+    log("warning",
+        "the directory of the disk tier vanished while it was in use; starting it anew: " +
+            options_.path);
   });
   return kNeverNs;
 }
 
-/// Once no job runs any more: forgets what lay in the lost directory and opens a new one in its place.
+/// Once no job runs any more: forgets what lay in the lost directory and opens a new one in its
+/// place.
 TimeNs Store::Impl::restart_directory(TimeNs now_ns) {
   if (is_watching_ || is_closing_) return kNeverNs;
   if (now_ns < watch_ns_) return watch_ns_;

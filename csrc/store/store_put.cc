@@ -40,22 +40,22 @@ Result<std::vector<Outcome>> Store::Impl::put(const PutRequest& request) {
   return outcomes;
 }
 
-/// Decides for every key what is to happen, and reserves what it needs, in one go: so a later call can
-/// only depend on earlier ones, never the other way round.
+/// Decides for every key what is to happen, and reserves what it needs, in one go: so a later call
+/// can only depend on earlier ones, never the other way round.
 void Store::Impl::plan_put(PutCall& call) {
   const PutRequest& request = call.request;
   call.blocks.resize(request.keys.size());
   EntryIndex parent = kNoEntry;
   if (request.parent) {
     parent = index_.find(request.namespace_index, *request.parent);
-    const bool is_usable = parent != kNoEntry && (index_.at(parent).is_resident_anywhere() ||
-                                                  fills_.contains(parent));
+    const bool is_usable =
+        parent != kNoEntry && (index_.at(parent).is_resident_anywhere() || fills_.contains(parent));
     if (!is_usable) return;  // All declined.
     life_.hold(parent);
     call.held.push_back(parent);
   }
   for (std::size_t i = 0; i < request.keys.size(); ++i) {
-    call.blocks[i] = plan_block(call, i, request.is_chain || request.parent ? parent : kNoEntry);
+    call.blocks[i] = plan_block(call, i, request.is_chain ? parent : kNoEntry);
     const PutBlock& block = call.blocks[i];
     if (block.kind == PutBlock::Kind::kDeclined) {
       if (request.is_chain) return;  // Prefix first: nothing after it either.
@@ -95,8 +95,8 @@ Store::Impl::PutBlock Store::Impl::plan_new_block(PutCall& call, const BlockKey&
                                                   EntryIndex parent) {
   PutBlock block;
   const bool is_to_host = call.space.host_class.has_value();
-  const bool is_to_disk = call.space.disk_class.has_value() && disk_ &&
-                          disk_->is_writable(seams_.clock->now_ns());
+  const bool is_to_disk =
+      call.space.disk_class.has_value() && disk_ && disk_->is_writable(seams_.clock->now_ns());
   store::TierSpace& tier = is_to_host ? host_space_ : disk_space_;
   if (!is_to_host && !is_to_disk) {
     ++tier.stats.declined;
@@ -203,28 +203,27 @@ void Store::Impl::fill_disk_blocks(PutCall& call, Locked& locked) {
     const auto settle_first = [&] {
       while (first_open < i) {
         const PutBlock& oldest = call.blocks[first_open++];
-        if (oldest.kind != PutBlock::Kind::kNew || !oldest.fill) continue;
+        if (!oldest.is_in_window) continue;
         (void)wait(locked, [&oldest] { return oldest.fill->is_ended; }, call.deadline_ns);
         held_bytes -= slot_bytes;
         return;
       }
     };
     while (held_bytes > 0 && held_bytes + slot_bytes > staging_->window_bytes()) settle_first();
-    const auto buffer =
-        wait_for_staging(slot_bytes, held_bytes > 0, call.deadline_ns, locked);
+    const auto buffer = wait_for_staging(slot_bytes, held_bytes > 0, call.deadline_ns, locked);
     if (!buffer) {
       if (!index_.at(call.blocks[i].entry).is_detached) life_.remove_family(call.blocks[i].entry);
       end_fill(call.blocks[i], Outcome::kTimeout);
       continue;
     }
     held_bytes += slot_bytes;
+    call.blocks[i].is_in_window = true;
     fill_disk_block(call, i, *buffer, locked);
   }
   for (PutBlock& block : call.blocks) {
     if (block.kind != PutBlock::Kind::kNew) continue;
     const auto fill = block.fill;
-    const bool is_ended =
-        wait(locked, [&fill] { return fill->is_ended; }, call.deadline_ns);
+    const bool is_ended = wait(locked, [&fill] { return fill->is_ended; }, call.deadline_ns);
     block.outcome = is_ended ? fill->outcome : Outcome::kTimeout;
   }
 }
@@ -261,8 +260,8 @@ std::optional<std::span<std::byte>> Store::Impl::wait_for_staging(std::uint64_t 
                                                                   TimeNs deadline_ns,
                                                                   Locked& locked) {
   if (is_holding) {
-    // Whoever holds buffers need not stand in line behind those who hold none, but waits for its own
-    // writes to give some back.
+    // Whoever holds buffers need not stand in line behind those who hold none, but waits for its
+    // own writes to give some back.
     std::optional<std::span<std::byte>> buffer = staging_->reserve(0, num_bytes);
     if (buffer) return buffer;
   }
@@ -287,8 +286,7 @@ void Store::Impl::finish_put(PutCall& call, Locked& locked) {
     PutBlock& block = call.blocks[i];
     if (block.kind == PutBlock::Kind::kJoined) {
       const auto fill = block.fill;
-      const bool is_ended =
-          wait(locked, [&fill] { return fill->is_ended; }, call.deadline_ns);
+      const bool is_ended = wait(locked, [&fill] { return fill->is_ended; }, call.deadline_ns);
       block.outcome = is_ended ? fill->outcome : Outcome::kTimeout;
     }
     if (block.kind == PutBlock::Kind::kAlias) block.outcome = call.blocks[block.alias_of].outcome;

@@ -49,9 +49,9 @@ struct StoreStats {
   std::uint64_t index_bytes = 0;
   std::uint64_t index_entries = 0;
   std::uint64_t live_leases = 0;
-  std::uint64_t unknown_files = 0;         // Of format versions that this build does not know.
+  std::uint64_t unknown_files = 0;  // Of format versions that this build does not know.
   std::uint64_t unknown_file_bytes = 0;
-  std::uint64_t recovered_blocks = 0;      // Found by open.
+  std::uint64_t recovered_blocks = 0;  // Found by open.
   std::uint64_t recover_damaged_entries = 0;
   double recover_s = 0;
   bool is_recovered_clean = true;

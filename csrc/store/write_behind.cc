@@ -13,9 +13,9 @@ constexpr std::size_t kDeferredMax = 1u << 20;
 
 }  // namespace
 
-WriteBehind::WriteBehind(BlockLife& life, HostTier& host, DiskTier& disk,
-                         disk::DiskEngine& engine, NamespaceRegistry& namespaces,
-                         AdmissionPolicy& admission, std::uint64_t backlog_bytes_max)
+WriteBehind::WriteBehind(BlockLife& life, HostTier& host, DiskTier& disk, disk::DiskEngine& engine,
+                         NamespaceRegistry& namespaces, AdmissionPolicy& admission,
+                         std::uint64_t backlog_bytes_max)
     : life_(life),
       index_(life.index()),
       host_(host),
@@ -136,8 +136,8 @@ void WriteBehind::step(TimeNs now_ns) {
   }
 }
 
-/// Nothing waits for a tier that does not write: host blocks become evictable again, and are offered
-/// again when it does.
+/// Nothing waits for a tier that does not write: host blocks become evictable again, and are
+/// offered again when it does.
 void WriteBehind::decline_queue() {
   while (!queue_.empty()) {
     Item item = std::move(queue_.front());
@@ -192,8 +192,8 @@ void WriteBehind::write(Item& item) {
   const std::uint64_t slot_bytes = slot_bytes_of(item.entry);
   const std::span<std::byte> source =
       item.buffer.empty() ? host_.bytes(block.slot(TierId::kHost)) : item.buffer;
-  const disk::DiskJobId job_id = engine_.write_block(disk_.segment_id(slot), slot.slot_index,
-                                                     source.subspan(0, slot_bytes));
+  const disk::DiskJobId job_id =
+      engine_.write_block(disk_.segment_id(slot), slot.slot_index, source.subspan(0, slot_bytes));
   in_flight_bytes_ += slot_bytes;
   in_flight_.emplace(job_id, std::move(item));
 }
@@ -217,15 +217,14 @@ bool WriteBehind::finish(const disk::DiskResult& result, TimeNs now_ns) {
   if (is_full && !item.is_retried && !block.is_detached && retry(item)) return true;
   disk_.note_write_result(result.status, now_ns);
   const bool is_cancelled = result.status.code() == StatusCode::kCancelled;
-  fail(std::move(item), is_cancelled ? Outcome::kCancelled
-                                     : (is_full ? Outcome::kDeclined : Outcome::kFailed));
+  fail(std::move(item),
+       is_cancelled ? Outcome::kCancelled : (is_full ? Outcome::kDeclined : Outcome::kFailed));
   return true;
 }
 
 /// The slot had no space beneath it. One that was written before has: an evicted block's.
 bool WriteBehind::retry(Item& item) {
-  const ClassIndex class_index =
-      *namespaces_.at(index_.at(item.entry).namespace_index).disk_class;
+  const ClassIndex class_index = *namespaces_.at(index_.at(item.entry).namespace_index).disk_class;
   const auto slot = disk_.replace_one(class_index, item.entry);
   if (!slot) return false;
   life_.move_fill(item.entry, TierId::kDisk, *slot);

@@ -1,5 +1,5 @@
-// WriteBehind: carries blocks from host slots (or staging buffers) to disk, parents before children, with
-// a bounded backlog. Guarded by the store's mutex.
+// WriteBehind: carries blocks from host slots (or staging buffers) to disk, parents before
+// children, with a bounded backlog. Guarded by the store's mutex.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ class WriteBehind {
               std::uint64_t backlog_bytes_max);
 
   /// Queues a block that is resident in host, and before it those of its ancestors that are not on
-  /// disk. What finds the backlog full is deferred: it stays evictable and is offered again when there
-  /// is room. Returns whether the block itself is on its way or there already.
+  /// disk. What finds the backlog full is deferred: it stays evictable and is offered again when
+  /// there is room. Returns whether the block itself is on its way or there already.
   bool offer(EntryIndex entry, std::uint64_t request_hash, TimeNs now_ns);
   /// Queues a block without host copy, whose bytes lie in `buffer` until `on_end` (called with the
   /// store's mutex held). kDeclined: no room. kFailed: the device refused.

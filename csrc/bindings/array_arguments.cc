@@ -1,0 +1,64 @@
+// Conversions of arrays and digests. Needs the GIL.
+#include "bindings/array_arguments.h"
+
+#include <cstring>
+#include <string>
+
+#include "bindings/errors_binding.h"
+
+namespace kvtier::bindings {
+namespace {
+
+namespace py = pybind11;
+
+void check(bool is_sound, const char* what) {
+  if (!is_sound) throw_if_error(Status(StatusCode::kInvalidArgument, what));
+}
+
+template <typename Element>
+KeyArray byte_array_of(const std::vector<Element>& values) {
+  static_assert(sizeof(Element) == 1);
+  KeyArray array(static_cast<py::ssize_t>(values.size()));
+  if (!values.empty()) std::memcpy(array.mutable_data(), values.data(), values.size());
+  return array;
+}
+
+}  // namespace
+
+std::vector<BlockKey> keys_of(const KeyArray& keys) {
+  constexpr py::ssize_t kKeyBytes = sizeof(BlockKey);
+  check(keys.ndim() == 2 && keys.shape(1) == kKeyBytes, "keys: expected uint8[n, 16]");
+  std::vector<BlockKey> copied(static_cast<std::size_t>(keys.shape(0)));
+  if (!copied.empty()) std::memcpy(copied.data(), keys.data(), copied.size() * sizeof(BlockKey));
+  return copied;
+}
+
+std::vector<std::byte*> pointers_of(const AddressArray& addresses, std::size_t num_blocks) {
+  check(addresses.ndim() == 1 && static_cast<std::size_t>(addresses.size()) == num_blocks,
+        "addresses: expected uint64[num_blocks]");
+  std::vector<std::byte*> pointers;
+  pointers.reserve(num_blocks);
+  for (std::size_t block_index = 0; block_index < num_blocks; ++block_index) {
+    const std::uint64_t address = addresses.data()[block_index];
+    pointers.push_back(reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)));
+  }
+  return pointers;
+}
+
+Digest128 digest_of(const py::bytes& bytes) {
+  const std::string_view text = bytes;
+  Digest128 digest;
+  check(text.size() == digest.bytes.size(), "expected 16 bytes");
+  std::memcpy(digest.bytes.data(), text.data(), text.size());
+  return digest;
+}
+
+std::optional<BlockKey> parent_of(const std::optional<py::bytes>& parent) {
+  if (!parent) return std::nullopt;
+  return digest_of(*parent);
+}
+
+KeyArray array_of(const std::vector<Outcome>& outcomes) { return byte_array_of(outcomes); }
+KeyArray array_of(const std::vector<Tier>& tiers) { return byte_array_of(tiers); }
+
+}  // namespace kvtier::bindings

@@ -1,0 +1,27 @@
+// Numpy arrays and bytes of Python calls to plain values of the core and back. Needs the GIL.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/digest.h"
+#include "bindings/core_store.h"
+#include "store/outcome.h"
+
+namespace kvtier::bindings {
+
+/// Copies, so that a caller who changes the array meanwhile confuses nobody. Throws UsageError
+/// unless uint8[n, 16].
+std::vector<BlockKey> keys_of(const KeyArray& keys);
+/// Throws UsageError unless uint64[num_blocks].
+std::vector<std::byte*> pointers_of(const AddressArray& addresses, std::size_t num_blocks);
+/// Throws UsageError unless it has 16 bytes.
+Digest128 digest_of(const pybind11::bytes& bytes);
+std::optional<BlockKey> parent_of(const std::optional<pybind11::bytes>& parent);
+
+KeyArray array_of(const std::vector<Outcome>& outcomes);
+KeyArray array_of(const std::vector<Tier>& tiers);
+
+}  // namespace kvtier::bindings

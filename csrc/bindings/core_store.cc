@@ -1,0 +1,168 @@
+// The calls of CoreStore: convert, release the GIL, call, convert.
+#include "bindings/core_store.h"
+
+#include "bindings/array_arguments.h"
+#include "bindings/errors_binding.h"
+#include "bindings/store_options_binding.h"
+#include "bindings/store_stats_binding.h"
+
+namespace kvtier::bindings {
+namespace {
+
+namespace py = pybind11;
+
+double seconds_of(TimeNs time_ns) {
+  return static_cast<double>(time_ns) / static_cast<double>(kNsPerS);
+}
+
+py::dict dict_of(const ClearResult& result) {
+  py::dict fields;
+  fields["blocks"] = result.blocks;
+  fields["bytes"] = result.bytes;
+  fields["pending_blocks"] = result.pending_blocks;
+  return fields;
+}
+
+}  // namespace
+
+CoreStore::CoreStore(const py::dict& options, py::object log, const Open& open)
+    : log_(std::move(log)) {
+  const StoreOptions parsed = store_options_of(options);
+  const auto push = [lines = lines_](const char* level, const std::string& text) {
+    lines->push(level, text);
+  };
+  auto opened = [&] {
+    const py::gil_scoped_release release;
+    return open(parsed, push);
+  }();
+  deliver_log();
+  store_ = value_or_throw(std::move(opened), CallKind::kSetUp);
+}
+
+CoreStore::~CoreStore() {
+  // The core's destructor waits for its threads, which a Python thread may hold up.
+  const py::gil_scoped_release release;
+  store_.reset();
+}
+
+std::shared_ptr<Store> CoreStore::use() const {
+  if (is_closed_) throw_closed();
+  return store_;
+}
+
+template <typename Call>
+auto CoreStore::run(const Call& call) {
+  std::shared_ptr<Store> store = use();
+  auto result = [&] {
+    const py::gil_scoped_release release;
+    return call(*store);
+  }();
+  deliver_log();
+  return result;
+}
+
+void CoreStore::deliver_log() {
+  for (const auto& [level, text] : lines_->take_all()) {
+    try {
+      log_(level, py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+                      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace")));
+    } catch (py::error_already_set& error) {
+      // A line that cannot be logged must not fail the call that happened to carry it.
+      error.discard_as_unraisable("kvtier log");
+    }
+  }
+}
+
+std::uint32_t CoreStore::add_namespace(const py::bytes& id, const std::string& description,
+                                       std::uint64_t block_bytes,
+                                       std::vector<std::uint64_t> part_bytes) {
+  NamespaceOptions options{digest_of(id), description, block_bytes, std::move(part_bytes)};
+  auto result = run([&](Store& store) { return store.add_namespace(options); });
+  return value_or_throw(std::move(result), CallKind::kSetUp);
+}
+
+py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix) {
+  const auto copied = keys_of(keys);
+  const auto found = value_or_throw(
+      run([&](Store& store) { return store.lookup(namespace_index, copied, prefix); }));
+  return py::make_tuple(found.num_blocks, array_of(found.tiers));
+}
+
+py::tuple CoreStore::lease(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+                           double ttl_s) {
+  const auto copied = keys_of(keys);
+  const auto leased = value_or_throw(run([&](Store& store) {
+    return store.lease(namespace_index, copied, prefix, ns_from_s(ttl_s));
+  }));
+  return py::make_tuple(leased.lease_id, leased.found.num_blocks, array_of(leased.found.tiers));
+}
+
+bool CoreStore::release(std::uint64_t lease_id) {
+  return run([&](Store& store) { return store.release(lease_id); });
+}
+
+double CoreStore::lease_expires_in_s(std::uint64_t lease_id) {
+  return seconds_of(run([&](Store& store) { return store.lease_expires_in_ns(lease_id); }));
+}
+
+KeyArray CoreStore::put(std::uint32_t namespace_index, const KeyArray& keys,
+                        const AddressArray& addresses, const std::optional<py::bytes>& parent,
+                        bool chain, std::uint64_t request_hash, double timeout_s) {
+  const auto copied = keys_of(keys);
+  const auto pointers = pointers_of(addresses, copied.size());
+  const std::vector<const std::byte*> sources(pointers.begin(), pointers.end());
+  PutRequest request{namespace_index,     copied, sources, parent_of(parent), chain, request_hash,
+                     ns_from_s(timeout_s)};
+  return array_of(value_or_throw(run([&](Store& store) { return store.put(request); })));
+}
+
+KeyArray CoreStore::get(std::uint32_t namespace_index, const KeyArray& keys,
+                        const AddressArray& addresses, bool prefix, std::uint64_t request_hash,
+                        double timeout_s) {
+  const auto copied = keys_of(keys);
+  const auto pointers = pointers_of(addresses, copied.size());
+  const GetRequest request{namespace_index, copied,       pointers,
+                           prefix,          request_hash, ns_from_s(timeout_s)};
+  return array_of(value_or_throw(run([&](Store& store) { return store.get(request); })));
+}
+
+std::uint64_t CoreStore::erase(std::uint32_t namespace_index, const KeyArray& keys) {
+  const auto copied = keys_of(keys);
+  return value_or_throw(run([&](Store& store) { return store.erase(namespace_index, copied); }));
+}
+
+py::tuple CoreStore::flush(double timeout_s) {
+  const auto flushed =
+      value_or_throw(run([&](Store& store) { return store.flush(ns_from_s(timeout_s)); }));
+  return py::make_tuple(flushed.durable_blocks, flushed.not_kept_blocks);
+}
+
+py::dict CoreStore::clear(bool host, bool disk) {
+  const auto cleared = value_or_throw(run([&](Store& store) { return store.clear(host, disk); }));
+  py::dict tiers;
+  tiers["host"] = dict_of(cleared.host);
+  tiers["disk"] = dict_of(cleared.disk);
+  return tiers;
+}
+
+py::dict CoreStore::stats() {
+  return bindings::dict_of(run([](Store& store) { return store.stats(); }));
+}
+
+void CoreStore::close(double timeout_s) {
+  if (is_closed_) return;
+  const Status status = run([&](Store& store) { return store.close(ns_from_s(timeout_s)); });
+  is_closed_ = true;
+  throw_if_error(status);
+}
+
+void CoreStore::abandon_after_fork() {
+  if (!store_) return;
+  store_->abandon_after_fork();
+  // Never destroyed here: its threads are in the parent, and waiting for them would take for ever.
+  static_cast<void>(new std::shared_ptr<Store>(std::move(store_)));
+  store_.reset();
+  is_closed_ = true;
+}
+
+}  // namespace kvtier::bindings

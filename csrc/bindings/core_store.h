@@ -1,0 +1,72 @@
+// CoreStore: what Python holds of a store. Its members are guarded by the GIL; the calls release
+// it.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/log_queue.h"
+#include "store/store.h"
+
+namespace kvtier::bindings {
+
+using KeyArray = pybind11::array_t<std::uint8_t, pybind11::array::c_style>;
+using AddressArray = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
+
+class CoreStore {
+ public:
+  /// Opens the store; called without the GIL.
+  using Open = std::function<Result<std::shared_ptr<Store>>(
+      const StoreOptions& options, std::function<void(const char*, const std::string&)> log)>;
+
+  CoreStore(const pybind11::dict& options, pybind11::object log, const Open& open);
+  ~CoreStore();
+  CoreStore(const CoreStore&) = delete;
+  CoreStore& operator=(const CoreStore&) = delete;
+
+  std::uint32_t add_namespace(const pybind11::bytes& id, const std::string& description,
+                              std::uint64_t block_bytes, std::vector<std::uint64_t> part_bytes);
+  pybind11::tuple lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix);
+  pybind11::tuple lease(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+                        double ttl_s);
+  bool release(std::uint64_t lease_id);
+  double lease_expires_in_s(std::uint64_t lease_id);
+  KeyArray put(std::uint32_t namespace_index, const KeyArray& keys, const AddressArray& addresses,
+               const std::optional<pybind11::bytes>& parent, bool chain, std::uint64_t request_hash,
+               double timeout_s);
+  KeyArray get(std::uint32_t namespace_index, const KeyArray& keys, const AddressArray& addresses,
+               bool prefix, std::uint64_t request_hash, double timeout_s);
+  std::uint64_t erase(std::uint32_t namespace_index, const KeyArray& keys);
+  pybind11::tuple flush(double timeout_s);
+  pybind11::dict clear(bool host, bool disk);
+  pybind11::dict stats();
+  void close(double timeout_s);
+  bool is_closed() const { return is_closed_; }
+  void abandon_after_fork();
+  std::vector<LogQueue::Line> drain_log() { return lines_->take_all(); }
+
+ private:
+  /// Throws ClosedError after close or fork.
+  std::shared_ptr<Store> use() const;
+  /// Calls without the GIL, then hands over the log lines that came meanwhile.
+  template <typename Call>
+  auto run(const Call& call);
+  void deliver_log();
+
+  // Guarded by the GIL.
+  std::shared_ptr<Store> store_;
+  bool is_closed_ = false;
+  pybind11::object log_;
+  // Constant after construction; what it points to is thread-safe.
+  const std::shared_ptr<LogQueue> lines_ = std::make_shared<LogQueue>();
+};
+
+}  // namespace kvtier::bindings

@@ -1,0 +1,49 @@
+// Binds CoreStore as kvtier._core.Store over the system's clock, threads and files.
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.h"
+#include "bindings/core_store.h"
+
+namespace kvtier::bindings {
+namespace {
+
+namespace py = pybind11;
+
+std::unique_ptr<CoreStore> open_store(const py::dict& options, py::object log) {
+  return std::make_unique<CoreStore>(
+      options, std::move(log),
+      [](const StoreOptions& parsed, std::function<void(const char*, const std::string&)> push) {
+        return Store::open(parsed, std::move(push));
+      });
+}
+
+}  // namespace
+
+void bind_store(py::module_& module) {
+  py::class_<CoreStore> store(module, "Store");
+  store.def(py::init(&open_store), py::arg("options"), py::arg("log"));
+  store.def("add_namespace", &CoreStore::add_namespace, py::arg("namespace_id"), py::arg("description"),
+            py::arg("block_bytes"), py::arg("part_bytes"));
+  store.def("lookup", &CoreStore::lookup, py::arg("namespace_index"), py::arg("keys").noconvert(),
+            py::arg("prefix"));
+  store.def("lease", &CoreStore::lease, py::arg("namespace_index"), py::arg("keys").noconvert(),
+            py::arg("prefix"), py::arg("ttl_s"));
+  store.def("release", &CoreStore::release, py::arg("lease_id"));
+  store.def("lease_expires_in_s", &CoreStore::lease_expires_in_s, py::arg("lease_id"));
+  store.def("put", &CoreStore::put, py::arg("namespace_index"), py::arg("keys").noconvert(),
+            py::arg("addresses").noconvert(), py::arg("parent"), py::arg("chain"),
+            py::arg("request_hash"), py::arg("timeout_s"));
+  store.def("get", &CoreStore::get, py::arg("namespace_index"), py::arg("keys").noconvert(),
+            py::arg("addresses").noconvert(), py::arg("prefix"), py::arg("request_hash"),
+            py::arg("timeout_s"));
+  store.def("erase", &CoreStore::erase, py::arg("namespace_index"), py::arg("keys").noconvert());
+  store.def("flush", &CoreStore::flush, py::arg("timeout_s"));
+  store.def("clear", &CoreStore::clear, py::arg("host"), py::arg("disk"));
+  store.def("stats", &CoreStore::stats);
+  store.def("close", &CoreStore::close, py::arg("timeout_s"));
+  store.def("is_closed", &CoreStore::is_closed);
+  store.def("abandon_after_fork", &CoreStore::abandon_after_fork);
+  store.def("drain_log", &CoreStore::drain_log);
+}
+
+}  // namespace kvtier::bindings
