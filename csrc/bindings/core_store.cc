@@ -1,6 +1,8 @@
 // The calls of CoreStore: convert, release the GIL, call, convert.
 #include "bindings/core_store.h"
 
+#include <chrono>
+
 #include "bindings/array_arguments.h"
 #include "bindings/errors_binding.h"
 #include "bindings/store_options_binding.h"
@@ -50,15 +52,33 @@ std::shared_ptr<Store> CoreStore::use() const {
   return store_;
 }
 
+class CoreStore::CountedCall {
+ public:
+  explicit CountedCall(CoreStore& store) : store_(store) { store_.count_call(true); }
+  ~CountedCall() { store_.count_call(false); }
+  CountedCall(const CountedCall&) = delete;
+  CountedCall& operator=(const CountedCall&) = delete;
+
+ private:
+  CoreStore& store_;
+};
+
 template <typename Call>
 auto CoreStore::run(const Call& call) {
   std::shared_ptr<Store> store = use();
+  const CountedCall counted(*this);
   auto result = [&] {
     const py::gil_scoped_release release;
     return call(*store);
   }();
   deliver_log();
   return result;
+}
+
+void CoreStore::count_call(bool is_begun) {
+  const std::lock_guard<std::mutex> lock(calls_mutex_);
+  num_calls_ = is_begun ? num_calls_ + 1 : num_calls_ - 1;
+  calls_changed_.notify_all();
 }
 
 void CoreStore::deliver_log() {
@@ -153,7 +173,17 @@ void CoreStore::close(double timeout_s) {
   if (is_closed_) return;
   const Status status = run([&](Store& store) { return store.close(ns_from_s(timeout_s)); });
   is_closed_ = true;
+  wait_for_calls();
   throw_if_error(status);
+}
+
+void CoreStore::wait_for_calls() {
+  // Closing made their calls end. At exit the interpreter kills threads that ask for the GIL later,
+  // and a thread that dies inside of a call takes the process with it.
+  constexpr std::chrono::seconds kPatience(1);
+  const py::gil_scoped_release release;
+  std::unique_lock<std::mutex> lock(calls_mutex_);
+  calls_changed_.wait_for(lock, kPatience, [this] { return num_calls_ == 0; });
 }
 
 void CoreStore::abandon_after_fork() {

@@ -5,9 +5,12 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -59,12 +62,20 @@ class CoreStore {
   /// Calls without the GIL, then hands over the log lines that came meanwhile.
   template <typename Call>
   auto run(const Call& call);
+  class CountedCall;
+  void count_call(bool is_begun);
+  /// Waits until no other thread is between releasing the GIL and taking it again.
+  void wait_for_calls();
   void deliver_log();
 
   // Guarded by the GIL.
   std::shared_ptr<Store> store_;
   bool is_closed_ = false;
   pybind11::object log_;
+  // Guarded by calls_mutex_, which is never held while taking the GIL.
+  std::mutex calls_mutex_;
+  std::condition_variable calls_changed_;
+  std::size_t num_calls_ = 0;  // Threads that released the GIL for a call.
   // Constant after construction; what it points to is thread-safe.
   const std::shared_ptr<LogQueue> lines_ = std::make_shared<LogQueue>();
 };

@@ -22,8 +22,8 @@ std::unique_ptr<CoreStore> open_store(const py::dict& options, py::object log) {
 void bind_store(py::module_& module) {
   py::class_<CoreStore> store(module, "Store");
   store.def(py::init(&open_store), py::arg("options"), py::arg("log"));
-  store.def("add_namespace", &CoreStore::add_namespace, py::arg("namespace_id"), py::arg("description"),
-            py::arg("block_bytes"), py::arg("part_bytes"));
+  store.def("add_namespace", &CoreStore::add_namespace, py::arg("namespace_id"),
+            py::arg("description"), py::arg("block_bytes"), py::arg("part_bytes"));
   store.def("lookup", &CoreStore::lookup, py::arg("namespace_index"), py::arg("keys").noconvert(),
             py::arg("prefix"));
   store.def("lease", &CoreStore::lease, py::arg("namespace_index"), py::arg("keys").noconvert(),

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 #include "disk/segment_file.h"
@@ -64,10 +65,12 @@ DiskJobId DiskEngine::remove_segment(std::uint32_t segment_id) {
   Job job;
   job.kind = JobKind::kRemove;
   job.segment_id = segment_id;
+  job.created = std::make_shared<Created>();
+  auto outcome = job.created;
   const DiskJobId job_id = add_job(std::move(job));
-  send_task(job_id, [&directory = directory_, segment_id] {
-    const Status removed = directory.remove_file(format::segment_file_name(segment_id));
-    return removed.is_ok() ? directory.sync() : removed;
+  send_task(job_id, [&directory = directory_, segment_id, outcome] {
+    const std::string name = format::segment_file_name(segment_id);
+    return remove_segment_file(directory, name, outcome->is_void);
   });
   return job_id;
 }
@@ -135,9 +138,10 @@ void DiskEngine::poll(std::vector<DiskResult>& results) {
   for (const IoResult& io_result : io_results) {
     finish(io_result.user_data, io_result.status, results);
   }
-  std::vector<DiskResult> early = std::move(early_results_);
-  early_results_.clear();
-  for (const DiskResult& result : early) finish(result.job_id, result.status, results);
+  while (!early_results_.empty()) {
+    const std::vector<DiskResult> early = std::exchange(early_results_, {});
+    for (const DiskResult& result : early) finish(result.job_id, result.status, results);
+  }
   if (num_open_ > options_.open_files_max) close_idle_files();
 }
 
@@ -271,12 +275,13 @@ void DiskEngine::finish(DiskJobId job_id, const Status& status, std::vector<Disk
     return;
   }
   const bool is_retryable = status.code() == StatusCode::kIoError && job.kind == JobKind::kRead;
-  if (is_retryable && !job.is_retried) {
+  if (is_retryable && !job.is_retried && files_.at(job.segment_id).fd >= 0) {
     job.is_retried = true;
     send(job_id, files_.at(job.segment_id).fd);
     return;
   }
   DiskResult result{job_id, status, 0};
+  if (job.kind == JobKind::kRemove && job.created->is_void) result.value = 1;
   const auto file = files_.find(job.segment_id);
   const bool is_of_file = job.kind != JobKind::kTask && job.kind != JobKind::kRemove;
   if (is_of_file && file != files_.end()) {

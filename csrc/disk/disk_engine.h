@@ -24,7 +24,8 @@ using DiskJobId = std::uint64_t;
 struct DiskResult {
   DiskJobId job_id = 0;
   Status status;
-  /// create_segment: bytes that the new file allocated.
+  /// create_segment: bytes that the new file allocated. remove_segment that failed: 1 when the file
+  /// that stayed was voided.
   std::uint64_t value = 0;
 };
 
@@ -86,9 +87,11 @@ class DiskEngine {
     kOpen,
     kTask
   };
+  /// What a task found out, read when its result is polled.
   struct Created {
     int fd = -1;
     std::uint64_t allocated_bytes = 0;
+    bool is_void = false;  // kRemove.
   };
   struct AlignedDelete {
     void operator()(std::byte* bytes) const;

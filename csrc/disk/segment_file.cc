@@ -77,6 +77,18 @@ Result<CreatedFile> create_segment_file(Directory& directory, const format::Segm
   return filled;
 }
 
+Status remove_segment_file(Directory& directory, const std::string& name, bool& is_void) {
+  is_void = false;
+  Status removed = directory.remove_file(name);
+  if (removed.is_ok()) return directory.sync();
+  auto opened = directory.open_file(name, OpenFlags{});
+  if (!opened.is_ok()) return removed;
+  const FdGuard fd(directory, opened.value());
+  const std::vector<std::byte> zeros(format::kSegmentHeaderBytes);
+  is_void = directory.write_at(fd.get(), 0, zeros).is_ok() && directory.sync_file(fd.get()).is_ok();
+  return removed;
+}
+
 Result<format::SegmentHeader> read_segment_header(Directory& directory, const std::string& name) {
   auto opened = directory.open_file(name, OpenFlags{});
   if (!opened.is_ok()) return opened.status();

@@ -22,6 +22,10 @@ struct CreatedFile {
 Result<CreatedFile> create_segment_file(Directory& directory, const format::SegmentHeader& header,
                                         bool is_direct);
 
+/// Removes the file durably. When that fails its header is voided, so that no later open takes its
+/// entries for blocks; `is_void` says whether that worked.
+Status remove_segment_file(Directory& directory, const std::string& name, bool& is_void);
+
 /// kUnsupported: another format version. kCorrupt: not a sound header.
 Result<format::SegmentHeader> read_segment_header(Directory& directory, const std::string& name);
 

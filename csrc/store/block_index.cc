@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <new>
 
@@ -146,6 +147,13 @@ void BlockIndex::set_checksums(EntryIndex entry, std::span<const std::uint64_t> 
   } else {
     part_checksums_[entry].assign(checksums.begin(), checksums.end());
   }
+}
+
+bool BlockIndex::has_checksums(EntryIndex entry, std::span<const std::uint64_t> checksums) const {
+  if (checksums.size() == 1) return at(entry).checksum == checksums[0];
+  const auto found = part_checksums_.find(entry);
+  return found != part_checksums_.end() &&
+         std::equal(checksums.begin(), checksums.end(), found->second.begin(), found->second.end());
 }
 
 std::uint64_t BlockIndex::num_bytes() const {

@@ -46,6 +46,8 @@ class BlockIndex {
   /// Checksums of a block of `num_parts` parts.
   std::span<const std::uint64_t> checksums(EntryIndex entry, std::size_t num_parts) const;
   void set_checksums(EntryIndex entry, std::span<const std::uint64_t> checksums);
+  /// Whether just these are set. A damaged table can name a block of another number of parts.
+  bool has_checksums(EntryIndex entry, std::span<const std::uint64_t> checksums) const;
 
   std::size_t num_entries() const { return num_entries_; }
   std::uint64_t num_bytes() const;

@@ -1,4 +1,5 @@
 // Health of the disk tier: stalls and the circuit breaker. Guarded by the store's mutex.
+#include <algorithm>
 #include <cerrno>
 
 #include "store/disk_tier.h"
@@ -34,7 +35,10 @@ TimeNs DiskTier::step(TimeNs now_ns) {
     num_read_failures_ = kReadFailuresMax - 1;  // One more failure turns it off again.
     set_health(is_read_only_ ? Health::kDegraded : Health::kOk, "");
   }
-  return stalled_at_ns;
+  TimeNs next_ns = stalled_at_ns;
+  if (health_ == Health::kOff) next_ns = std::min(next_ns, read_retry_ns_);
+  if (is_read_only_ && now_ns < write_retry_ns_) next_ns = std::min(next_ns, write_retry_ns_);
+  return next_ns;
 }
 
 void DiskTier::note_write_result(const Status& status, TimeNs now_ns) {

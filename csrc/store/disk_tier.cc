@@ -63,10 +63,12 @@ DiskReservation DiskTier::reserve(ClassIndex class_index, EntryIndex owner) {
     // nothing.
     if (is_creating || !leaving_.empty() || !removing_.empty()) return {Room::kWait, {}};
     if (start_creation(class_index)) return {Room::kWait, {}};
-    const bool is_time_to_look = ++num_evictions_ % kEvictionsBetweenLooks == 0;
+    // While segments cannot be made, taking one from another class would give it up for nothing.
+    const bool can_take = !is_growth_blocked_ || clock_.now_ns() >= growth_retry_ns_;
+    const bool is_time_to_look = can_take && ++num_evictions_ % kEvictionsBetweenLooks == 0;
     if (is_time_to_look && take_from_others(class_index, false)) return {Room::kWait, {}};
     if (evict_one(class_index)) continue;
-    if (take_from_others(class_index, true)) return {Room::kWait, {}};
+    if (can_take && take_from_others(class_index, true)) return {Room::kWait, {}};
     return {Room::kNone, {}};
   }
 }
@@ -119,6 +121,7 @@ void DiskTier::finish_creation(const disk::DiskResult& result) {
       target_bytes_ = std::max(kSegmentBytesMin, target_bytes_ / 2);
       return;  // The next reserve() tries the smaller one.
     }
+    is_growth_blocked_ = !is_full;
     growth_retry_ns_ = clock_.now_ns() + kGrowthPauseNs;
     log_("warning",
          "cannot grow the disk tier, it goes on with what it has: " + result.status.message());
@@ -240,6 +243,7 @@ bool DiskTier::finish(const disk::DiskResult& result) {
   const bool is_gone = result.status.is_ok() || result.status.os_errno() == ENOENT;
   if (is_gone) {
     segment_bytes_ -= removal->second.charged_bytes;
+    growth_retry_ns_ = 0;  // A device that was full has room now.
   } else {
     // The file stays, its blocks are forgotten and its bytes stay charged; the next open removes
     // it.

@@ -15,6 +15,10 @@ struct PendingParent {
   std::uint64_t generation;  // Of the commit that says so: a younger one of the key overrides it.
 };
 
+// A number that this store can have reached; any above it is somebody's invention, and counting on
+// from there would wrap around into the numbers in use.
+constexpr std::uint32_t kSegmentIdMax = UINT32_MAX / 2;
+
 class Recovery {
  public:
   Recovery(RecoveryContext& context, RecoveryReport& report)
@@ -29,7 +33,8 @@ class Recovery {
     std::uint32_t segment_id_max = 0;
     reserve_index(listing.value().segment_names);
     for (const std::string& name : listing.value().segment_names) {
-      segment_id_max = std::max(segment_id_max, format::parse_segment_file_name(name).value());
+      const std::uint32_t segment_id = format::parse_segment_file_name(name).value();
+      if (segment_id <= kSegmentIdMax) segment_id_max = std::max(segment_id_max, segment_id);
       const Status read = read_segment(name);
       if (!read.is_ok()) return read;
     }
@@ -142,7 +147,7 @@ class Recovery {
     BlockEntry& block = index_.at(entry);
     block.disk_generation = found.generation;
     block.pin_count = static_cast<std::uint8_t>(std::min<std::uint16_t>(found.pin_count, 255));
-    block.is_recovered = !context_.store_directory.superblock().is_clean;
+    block.is_recovered = !context_.is_clean;
     index_.set_checksums(entry, found.checksums);
     context_.life.adopt_disk_copy(entry, slot);
     // Until somebody attaches the namespace: its commits may have to be written again.

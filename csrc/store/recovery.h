@@ -35,6 +35,8 @@ struct RecoveryContext {
   DiskTier& tier;
   NamespaceRegistry& namespaces;
   std::function<void(const char* level, const std::string& text)> log;
+  /// How the last run ended; by now the superblock on disk says "not closed" already.
+  bool is_clean = true;
 };
 
 /// Requires a loaded StoreDirectory and an empty index.

@@ -19,6 +19,7 @@
 #include "store/host_tier.h"
 #include "store/lease_table.h"
 #include "store/loader.h"
+#include "store/log_limiter.h"
 #include "store/namespace_registry.h"
 #include "store/recovery.h"
 #include "store/staging_pool.h"
@@ -208,6 +209,7 @@ class Store::Impl {
   std::unordered_map<EntryIndex, std::shared_ptr<store::Fill>> fills_;
   std::unordered_map<disk::DiskJobId, std::function<void(const Status&)>> tasks_;
   std::vector<std::pair<std::string, std::string>> log_lines_;
+  store::LogLimiter log_limiter_;
   StoreStats stats_;
   std::uint32_t num_hurried_ = 0;  // Calls that wait for commits.
   std::uint32_t num_syncing_ = 0;  // Calls that wait for durability.

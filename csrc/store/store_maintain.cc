@@ -6,11 +6,19 @@
 namespace kvtier {
 
 /// Removals count as durable when their table pages, and those that could bring back an older copy
-/// of the same key, are written and synced.
+/// of the same key, are written and synced, and files on their way out are gone.
 Status Store::Impl::make_removals_durable(Locked& locked, TimeNs deadline_ns) {
   if (!disk_) return Status::ok();
   disk_->commits().hurry_stale_pages();
-  return commit_and_sync(locked, deadline_ns);
+  const Status durable = commit_and_sync(locked, deadline_ns);
+  if (!durable.is_ok()) return durable;
+  const auto is_gone = [this] {
+    return disk_->num_removals() == 0 || disk_->health() == Health::kOff || is_failed_;
+  };
+  if (!wait(locked, is_gone, deadline_ns)) {
+    return Status(StatusCode::kTimeout, "the disk did not finish in time");
+  }
+  return disk_->has_leftovers() ? disk_->last_removal_failure() : Status::ok();
 }
 
 Status Store::Impl::commit_and_sync(Locked& locked, TimeNs deadline_ns) {
@@ -90,11 +98,12 @@ Result<Store::ClearResults> Store::Impl::clear(bool is_host, bool is_disk) {
   leases_.release_all();
   if (is_host) drop_tier_copies(kHost, results.host);
   if (is_disk && disk_) {
+    drop_tier_copies(kDisk, results.disk);
+    changed();
     if (!disk_->is_readable()) {
       return Status(StatusCode::kIoError, "the disk tier is " + disk_->health_reason());
     }
-    drop_tier_copies(kDisk, results.disk);
-    changed();
+    const std::uint64_t num_failures = disk_->num_removal_failures();
     Status durable = make_removals_durable(locked, deadline_ns);
     if (!durable.is_ok()) return durable;  // Gone from the index, so nothing of it is served.
     disk_->remove_empty_segments();
@@ -102,7 +111,7 @@ Result<Store::ClearResults> Store::Impl::clear(bool is_host, bool is_disk) {
     const bool is_done =
         wait(locked, [this] { return disk_->num_segment_jobs() == 0; }, deadline_ns);
     if (!is_done) return Status(StatusCode::kTimeout, "the disk did not finish in time");
-    if (!disk_->last_removal_failure().is_ok()) return disk_->last_removal_failure();
+    if (disk_->num_removal_failures() != num_failures) return disk_->last_removal_failure();
   }
   changed();
   return results;

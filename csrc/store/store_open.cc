@@ -166,7 +166,8 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
       life_,
       *disk_,
       namespaces_,
-      [this](const char* level, const std::string& text) { log(level, text); }};
+      [this](const char* level, const std::string& text) { log(level, text); },
+      stats_.is_recovered_clean};
   // Written before anything else is: from here on an end without close() is an unclean one.
   const std::uint64_t generation_max = store_directory_->superblock().generation_max;
   if (Status saved = store_directory_->save_superblock(false, generation_max); !saved.is_ok()) {

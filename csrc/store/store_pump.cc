@@ -66,6 +66,7 @@ bool Store::Impl::wait(Locked& locked, const std::function<bool()>& is_done, Tim
   (void)seams_.executor->wait(
       locked.lock(), [&] { return is_done() || is_cut_short_ || is_failed_; }, deadline_ns);
   --num_waiting_;
+  if (is_cut_short_) seams_.executor->notify();  // close() waits for the last one.
   return is_done();
 }
 
@@ -154,6 +155,7 @@ TimeNs Store::Impl::restart_directory(TimeNs now_ns) {
 }
 
 void Store::Impl::log(const char* level, std::string text) {
+  if (!log_limiter_.admit(text, seams_.clock->now_ns())) return;
   log_lines_.emplace_back(level, std::move(text));
 }
 

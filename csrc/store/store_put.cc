@@ -61,9 +61,12 @@ void Store::Impl::plan_put(PutCall& call) {
       if (request.is_chain) return;  // Prefix first: nothing after it either.
       continue;
     }
-    // Held until the call ends: room for the next block must not be made from this one.
-    life_.hold(block.entry);
-    call.held.push_back(block.entry);
+    // New blocks are held until the call ends. Stored ones are not: as ancestors of a new block they
+    // stay in one tier or the other by the family rules, and may give their host slots to it.
+    if (block.kind == PutBlock::Kind::kNew) {
+      life_.hold(block.entry);
+      call.held.push_back(block.entry);
+    }
     if (request.is_chain) parent = block.entry;
   }
 }
@@ -97,21 +100,13 @@ Store::Impl::PutBlock Store::Impl::plan_new_block(PutCall& call, const BlockKey&
   const bool is_to_host = call.space.host_class.has_value();
   const bool is_to_disk =
       call.space.disk_class.has_value() && disk_ && disk_->is_writable(seams_.clock->now_ns());
-  store::TierSpace& tier = is_to_host ? host_space_ : disk_space_;
-  if (!is_to_host && !is_to_disk) {
-    ++tier.stats.declined;
-    return block;
-  }
+  if (!is_to_host && !is_to_disk) return block;
   const EntryIndex entry = index_.insert(call.request.namespace_index, key, parent);
-  if (entry == kNoEntry) {
-    ++tier.stats.declined;
-    return block;
-  }
+  if (entry == kNoEntry) return block;
   if (is_to_host) {
     life_.hold(entry);
     const auto slot = host_->reserve(*call.space.host_class, entry);
     if (!slot) {
-      ++tier.stats.declined;
       index_.detach(entry);
       life_.forget_new(entry);
       return block;
@@ -164,7 +159,6 @@ void Store::Impl::apply_host_block(PutCall& call, std::size_t i, Locked& locked)
     const EntryIndex parent = entry.parent;
     const bool is_late = parent != kNoEntry && fills_.contains(parent);
     end_fill(block, is_late ? Outcome::kTimeout : Outcome::kDeclined);
-    ++host_space_.stats.declined;
     return life_.abort_fill(block.entry, kHost);
   }
   index_.set_checksums(block.entry, block.checksums);
@@ -290,8 +284,13 @@ void Store::Impl::finish_put(PutCall& call, Locked& locked) {
       block.outcome = is_ended ? fill->outcome : Outcome::kTimeout;
     }
     if (block.kind == PutBlock::Kind::kAlias) block.outcome = call.blocks[block.alias_of].outcome;
-    const bool is_there = block.outcome == Outcome::kDone && !index_.at(block.entry).is_detached;
-    if (is_there) done.push_back(block.entry);
+    if (block.outcome == Outcome::kDone) {
+      // Looked up afresh: what this call does not hold may have gone and come back meanwhile.
+      const EntryIndex entry = index_.find(call.request.namespace_index, call.request.keys[i]);
+      if (entry != kNoEntry && index_.at(entry).is_resident_anywhere()) done.push_back(entry);
+    } else if (block.outcome == Outcome::kDeclined && !block.is_in_window) {
+      ++(call.space.host_class ? host_space_ : disk_space_).stats.declined;
+    }
   }
   const TimeNs now_ns = seams_.clock->now_ns();
   life_.touch_chain(done);

@@ -1,0 +1,170 @@
+"""Types of the C++ extension. Thin: checked arguments in, plain values out. Thread-safe.
+
+Calls that may block (put, get, erase, flush, clear, close, open) release the GIL. Arrays are
+C-contiguous: keys uint8[n, 16], addresses uint64[n], results uint8[n]. Errors are raised as the
+classes of kvtier.errors.
+"""
+
+from collections.abc import Callable
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+U8 = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
+
+class StoreOptions(TypedDict, total=False):
+    path: str
+    host_bytes: int
+    staging_bytes: int
+    disk_bytes: int
+    io: str  # "auto" | "uring" | "threads"
+    direct: str  # "auto" | "on" | "off"
+    num_io_threads: int
+    has_checksum: bool
+    is_deleted_on_exit: bool
+    blocks_max: int
+    lock_wait_s: float
+    stall_s: float
+    default_timeout_s: float
+
+class Store:
+    def __init__(self, options: StoreOptions, log: Callable[[str, str], None]) -> None:
+        """Opens. `log(level, text)` is called from the calling thread or later by drain_log()."""
+    def add_namespace(
+        self, namespace_id: bytes, description: str, block_bytes: int, part_bytes: list[int]
+    ) -> int: ...
+    def lookup(self, namespace_index: int, keys: U8, prefix: bool) -> tuple[int, U8]:
+        """(num_blocks, tiers)"""
+    def lease(
+        self, namespace_index: int, keys: U8, prefix: bool, ttl_s: float
+    ) -> tuple[int, int, U8]:
+        """(lease_id, num_blocks, tiers)"""
+    def release(self, lease_id: int) -> bool: ...
+    def lease_expires_in_s(self, lease_id: int) -> float: ...
+    def put(
+        self,
+        namespace_index: int,
+        keys: U8,
+        addresses: U64,
+        parent: bytes | None,
+        chain: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> U8:
+        """Outcomes."""
+    def get(
+        self,
+        namespace_index: int,
+        keys: U8,
+        addresses: U64,
+        prefix: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> U8: ...
+    def erase(self, namespace_index: int, keys: U8) -> int: ...
+    def flush(self, timeout_s: float) -> tuple[int, int]: ...
+    def clear(self, host: bool, disk: bool) -> dict[str, dict[str, int]]: ...
+    def stats(self) -> dict[str, object]:
+        """Flat fields of StoreStats; "host" and "disk" are dicts of TierStats fields or None."""
+    def close(self, timeout_s: float) -> None: ...
+    def is_closed(self) -> bool:
+        """Also true in a forked child, after abandon_after_fork()."""
+    def abandon_after_fork(self) -> None:
+        """In the child of a fork: gives up descriptors without locks; later calls: ClosedError."""
+    def drain_log(self) -> list[tuple[str, str]]:
+        """Lines from background threads since the last call; the Python layer logs them."""
+
+class SimWorld:
+    """Simulated clock and disk for tests: `open` gives a Store that runs in the calling thread."""
+
+    def __init__(self, seed: int, capacity_bytes: int) -> None: ...
+    def open(self, options: StoreOptions, log: Callable[[str, str], None]) -> Store: ...
+    def crash(self, keeps_all: bool) -> None: ...
+    def set_fault(self, name: str, probability: float) -> None: ...
+    def set_stalled(self, stalled: bool) -> None: ...
+    def advance_s(self, seconds: float) -> None: ...
+    def file_names(self) -> list[str]: ...
+    def allocated_bytes(self) -> int: ...
+    def read_file(self, name: str) -> bytes: ...
+    def flip_bit(self, name: str, offset_bytes: int, bit_index: int) -> None: ...
+
+def checksum_part(data: bytes, key: bytes, namespace_id: bytes, part_index: int) -> int: ...
+def checksum_path_name() -> str: ...
+
+class NamespaceContents(TypedDict):
+    index: int
+    id: str
+    description: str
+    num_blocks: int
+    payload_bytes: int
+
+class SegmentContents(TypedDict):
+    name: str
+    slot_bytes: int
+    num_slots: int
+    num_used: int
+    num_damaged: int
+    file_bytes: int
+    allocated_bytes: int
+
+class DirectoryContents(TypedDict):
+    store_id: str
+    is_clean: bool
+    namespaces: list[NamespaceContents]
+    segments: list[SegmentContents]
+    unknown_files: list[str]
+
+class DamagedBlock(TypedDict):
+    segment: str
+    slot: int
+    key: str
+    namespace_id: str
+    reason: str
+
+class VerifyReport(TypedDict):
+    is_clean: bool
+    blocks: int
+    bytes: int
+    num_corrupt: int
+    num_torn: int  # In place of corrupt when the store was not closed; never served.
+    damaged_entries: int
+    unreadable: int
+    damaged: list[DamagedBlock]  # The first 10,000.
+    unknown_files: list[str]
+
+class DirectoryProbe(TypedDict):
+    is_writable: bool
+    write_error: str
+    file_system: str
+    file_system_block_bytes: int
+    direct_alignment_memory_bytes: int
+    direct_alignment_offset_bytes: int
+    is_alignment_reported: bool
+    direct_write_error: str  # Empty: it worked.
+    fallocate_error: str
+    free_bytes: int
+    read_gb_per_s: float
+    write_gb_per_s: float
+
+def inspect_directory(path: str) -> DirectoryContents:
+    """Reads superblock, namespace table and slot tables without opening the store (no lock taken).
+
+    TierIOError with ENOENT: no store there. UnsupportedError: one of another version.
+    """
+
+def verify_directory(path: str, report: Callable[[int, int], None] | None) -> VerifyReport:
+    """Reads every committed block and checks it. Takes the lock (StoreBusyError).
+
+    `report(num_done, num_blocks)` is called now and then.
+    """
+
+def probe_directory(path: str, probe_bytes: int) -> DirectoryProbe:
+    """For the doctor: tries direct I/O, preallocation and rates with a temporary file."""
+
+def list_own_files(path: str) -> list[tuple[str, int]]:
+    """(name, allocated_bytes) of kvtier's files, those of other format versions included."""
+
+def wipe_directory(path: str) -> list[tuple[str, int]]:
+    """Removes the files of list_own_files and returns them. Takes the lock (StoreBusyError)."""

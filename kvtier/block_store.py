@@ -1,0 +1,230 @@
+"""BlockStore: an open store, and how one is opened. Thread-safe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final
+
+from kvtier import _core, open_stores
+from kvtier.call_arguments import check_seconds, check_timeout_s
+from kvtier.capacity import Capacity, DiskSpace, find_free_bytes, resolve_capacity
+from kvtier.config import SETTINGS, Config
+from kvtier.core_log import log_core_line, logger, warn_once
+from kvtier.errors import ClosedError, UnsupportedError, UsageError
+from kvtier.file_system import find_concerns, find_file_system
+from kvtier.machine import memory_limit
+from kvtier.namespace import Namespace
+from kvtier.namespace_identity import make_identity
+from kvtier.results import FlushResult
+from kvtier.settings import Settings, resolve_settings
+from kvtier.statistics import Statistics, nest_statistics
+from kvtier.units import show
+
+CLOSE_TIMEOUT_S: Final = 5.0
+_TIERS: Final = ("host", "disk")
+
+
+class BlockStore:
+    """Blocks of KV bytes in a host tier and a disk tier. Made by kvtier.open().
+
+    A context manager; closes itself at exit. In a forked child every call raises ClosedError.
+    """
+
+    def __init__(self, core_store: _core.Store, effective: dict[str, dict[str, object]]) -> None:
+        self._core_store = core_store
+        self._effective = effective
+        default_timeout_s = effective["default_timeout_s"]["value"]
+        assert isinstance(default_timeout_s, float)
+        self._default_timeout_s = default_timeout_s
+        open_stores.register(self)
+
+    def namespace(
+        self,
+        *,
+        model: str,
+        block_bytes: int,
+        block_tokens: int = 16,
+        fingerprint: str | bytes | None = None,
+        dtype: object = "bfloat16",
+        layout: str = "opaque",
+        group: int = 0,
+        parts: Iterable[int] | None = None,
+        tp_size: int = 1,
+        rank: int = 0,
+        replicated: bool = False,
+        adapter: str | bytes | None = None,
+        salt: str | bytes | None = None,
+    ) -> Namespace:
+        """Returns the namespace with exactly this identity; any difference keeps data apart.
+
+        Raises ConfigError (a value that does not fit, a block too large for every tier).
+        """
+        identity = make_identity(
+            model=model,
+            block_bytes=block_bytes,
+            block_tokens=block_tokens,
+            fingerprint=fingerprint,
+            dtype=dtype,
+            layout=layout,
+            group=group,
+            parts=parts,
+            tp_size=tp_size,
+            rank=rank,
+            replicated=replicated,
+            adapter=adapter,
+            salt=salt,
+        )
+        namespace_index = self._core_store.add_namespace(
+            identity.id, identity.text, identity.block_bytes, list(identity.part_bytes)
+        )
+        if fingerprint is None:
+            warn_once(
+                ("fingerprint", model),
+                f"model {show(model)} has no fingerprint: other weights under the same name would "
+                "be served its blocks; pass fingerprint= (a digest or revision of the weights)",
+            )
+        return Namespace(
+            store=self,
+            core_store=self._core_store,
+            identity=identity,
+            namespace_index=namespace_index,
+            default_timeout_s=self._default_timeout_s,
+        )
+
+    def flush(self, timeout_s: float | None = None) -> FlushResult:
+        """Makes every earlier put that disk kept survive kill -9 and power loss.
+
+        Raises TimeoutError at the deadline, TierIOError when kept blocks cannot be made durable.
+        """
+        durable_blocks, not_kept_blocks = self._core_store.flush(
+            check_timeout_s(timeout_s, self._default_timeout_s)
+        )
+        return FlushResult(durable_blocks=durable_blocks, not_kept_blocks=not_kept_blocks)
+
+    def clear(self, tiers: Iterable[str] = _TIERS) -> dict[str, dict[str, int]]:
+        """Empties tiers, durably; returns {tier: {"blocks", "bytes", "pending_blocks"}}."""
+        asked = (tiers,) if isinstance(tiers, str) else tuple(tiers)
+        unknown = [tier for tier in asked if tier not in _TIERS]
+        if unknown:
+            raise UsageError(f"tiers: expected some of {', '.join(_TIERS)}; got {show(unknown[0])}")
+        cleared = self._core_store.clear("host" in asked, "disk" in asked)
+        return {tier: cleared[tier] for tier in _TIERS if tier in asked}
+
+    def stats(self) -> Statistics:
+        """Returns counters and gauges of the store and its tiers."""
+        return nest_statistics(self._core_store.stats())
+
+    def config(self) -> dict[str, dict[str, object]]:
+        """Returns every effective setting: {name: {"value", "origin"}}, sizes in bytes."""
+        if self._core_store.is_closed():
+            raise ClosedError("the store is closed, or was opened before a fork")
+        return {name: dict(setting) for name, setting in self._effective.items()}
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Writes the backlog until the deadline, drops the rest. May be called again."""
+        seconds = check_seconds(timeout_s, "timeout_s")
+        open_stores.unregister(self)
+        if not self._core_store.is_closed():
+            self._core_store.close(seconds)
+
+    def __enter__(self) -> BlockStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A store that was dropped closes as at exit. Missing when the constructor failed.
+        if hasattr(self, "_default_timeout_s") and not self._core_store.is_closed():
+            self._core_store.close(open_stores.EXIT_CLOSE_S)
+
+    def __repr__(self) -> str:
+        path = self._effective["path"]["value"]
+        return f"BlockStore(path={show(path)}, is_closed={self._core_store.is_closed()})"
+
+    def _abandon_after_fork(self) -> None:
+        self._core_store.abandon_after_fork()
+
+
+def open_store(arguments: Mapping[str, object], source: object) -> BlockStore:
+    """Opens a store with explicit `arguments` over the environment, `source` and the defaults."""
+    settings = resolve_settings(arguments, source)
+    config = settings.config
+    if config.shared:
+        raise UnsupportedError("shared: several processes in one store are not supported yet")
+    capacity = find_capacity(config)
+    effective = describe_effective(settings, capacity)
+    _say_what_is_odd(settings)
+    core_store = _core.Store(_core_options(config, capacity), log_core_line)
+    logger.info("opened: %s", _effective_text(effective))
+    return BlockStore(core_store, effective)
+
+
+def find_capacity(config: Config) -> Capacity:
+    """Returns the sizes that `config` comes to on this machine."""
+    space = None
+    if config.path is not None:
+        path = os.fspath(config.path)
+        own_files = _core.list_own_files(path) if os.path.isdir(path) else []
+        space = DiskSpace(
+            own_bytes=sum(allocated_bytes for _, allocated_bytes in own_files),
+            free_bytes=find_free_bytes(path),
+        )
+    return resolve_capacity(config, memory_limit(), space)
+
+
+def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict[str, object]]:
+    """Returns {name: {"value", "origin"}} with "auto" replaced and its reason as "note"."""
+    sizes: dict[str, object] = {
+        "host_bytes": capacity.host_bytes,
+        "staging_bytes": capacity.staging_bytes,
+        "disk_bytes": capacity.disk_bytes,
+    }
+    effective: dict[str, dict[str, object]] = {}
+    for name in SETTINGS:
+        value = sizes.get(name, getattr(settings.config, name))
+        effective[name] = {"value": value, "origin": settings.origins[name]}
+        if name in capacity.notes:
+            effective[name]["note"] = capacity.notes[name]
+    return effective
+
+
+def _say_what_is_odd(settings: Settings) -> None:
+    path = settings.config.path
+    if path is None:
+        if settings.origins["disk_bytes"] != "default":
+            warn_once(("disk_bytes",), "disk_bytes has no effect: there is no path")
+        return
+    for concern in find_concerns(path, find_file_system(path)):
+        warn_once(("path", os.fspath(path), concern), concern)
+
+
+def _effective_text(effective: Mapping[str, Mapping[str, object]]) -> str:
+    return ", ".join(f"{name}={it['value']} ({it['origin']})" for name, it in effective.items())
+
+
+def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
+    options: _core.StoreOptions = {
+        "host_bytes": capacity.host_bytes,
+        "io": config.io,
+        "direct": config.direct,
+        "num_io_threads": config.num_io_threads,
+        "has_checksum": config.checksum,
+        "is_deleted_on_exit": config.on_exit == "delete",
+        "blocks_max": config.max_blocks,
+        "lock_wait_s": config.lock_wait_s,
+        "stall_s": config.stall_s,
+        "default_timeout_s": config.default_timeout_s,
+    }
+    if config.path is not None:
+        options["path"] = os.fspath(config.path)
+        options["staging_bytes"] = capacity.staging_bytes
+        options["disk_bytes"] = capacity.disk_bytes
+    return options

@@ -1,0 +1,173 @@
+"""`kvtier`: reads the arguments, runs one command, turns errors into exit codes. Stateless.
+
+Exit codes: 0 good, 1 something was found, 2 the command could not be carried out.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kvtier.errors import KvtierError
+
+EXIT_GOOD: Final = 0
+EXIT_FOUND: Final = 1
+EXIT_USAGE: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code."""
+    parsed = make_parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    try:
+        return run(parsed)
+    except KvtierError as error:
+        print(f"kvtier: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except BrokenPipeError:
+        # The reader of a pipe went away (`kvtier inspect … | head`); flushing at exit would
+        # complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_GOOD
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands; each sets `run`, a function of the arguments."""
+    parser = argparse.ArgumentParser(
+        prog="kvtier", description="The embedded tiered store for the KV cache of language models."
+    )
+    parser.add_argument("--version", action="version", version=_version_text())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_doctor(commands)
+    _add_stats(commands)
+    _add_inspect(commands)
+    _add_verify(commands)
+    _add_wipe(commands)
+    _add_config(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "doctor", help="say what holds kvtier back on this machine, and the remedy"
+    )
+    parser.add_argument("path", nargs="?", metavar="PATH", help="folder meant for the disk tier")
+    parser.add_argument(
+        "--probe-bytes",
+        default="256MiB",
+        metavar="N",
+        help="how much to write and read for the rates; 0: none (default: 256MiB)",
+    )
+    _finish(parser, _run_doctor)
+
+
+def _add_stats(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("stats", help="sum up what a store's folder holds")
+    parser.add_argument("path", metavar="PATH")
+    _finish(parser, _run_stats)
+
+
+def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("inspect", help="show namespaces and segments of a store's folder")
+    parser.add_argument("path", metavar="PATH")
+    _finish(parser, _run_inspect)
+
+
+def _add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "verify",
+        help="check every block of a store that is not in use",
+        description="Reads every committed block and checks it. Exit 1: something is corrupt.",
+    )
+    parser.add_argument("path", metavar="PATH")
+    _finish(parser, _run_verify)
+
+
+def _add_wipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "wipe",
+        help="remove a store's files",
+        description="Removes kvtier's own files of all format versions, and nothing else.",
+    )
+    parser.add_argument("path", metavar="PATH")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    _finish(parser, _run_wipe)
+
+
+def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("config", help="show the settings in effect and their origin")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a YAML file")
+    parser.add_argument(
+        "--explain", action="store_true", help="also show meaning, range and price of each"
+    )
+    _finish(parser, _run_config)
+
+
+def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    try:
+        from kvtier.bench.cli import add_bench_parser
+    except ImportError:
+        # A build may leave the benchmarks out.
+        return
+    add_bench_parser(commands)
+
+
+def _finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def _version_text() -> str:
+    from kvtier import __version__
+
+    return f"kvtier {__version__}"
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.doctor import run_doctor
+
+    return run_doctor(arguments.path, arguments.probe_bytes, is_json=arguments.json)
+
+
+def _run_stats(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.stats import run_stats
+
+    return run_stats(arguments.path, is_json=arguments.json)
+
+
+def _run_inspect(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.inspect import run_inspect
+
+    return run_inspect(arguments.path, is_json=arguments.json)
+
+
+def _run_verify(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.verify import run_verify
+
+    return run_verify(arguments.path, is_json=arguments.json)
+
+
+def _run_wipe(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.wipe import run_wipe
+
+    return run_wipe(
+        arguments.path,
+        is_confirmed=arguments.yes,
+        is_dry_run=arguments.dry_run,
+        is_json=arguments.json,
+    )
+
+
+def _run_config(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.config import run_config
+
+    return run_config(arguments.file, is_explained=arguments.explain, is_json=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""`kvtier stats`: what a store's folder holds, from outside and without its lock. Stateless."""
+
+from __future__ import annotations
+
+import json
+
+from kvtier import _core
+from kvtier.cli.inspect import parse_description
+from kvtier.cli.store_folder import find_holder, require_folder
+from kvtier.units import format_bytes
+
+
+def run_stats(path: str, *, is_json: bool) -> int:
+    """Prints blocks and bytes on disk; returns 0."""
+    contents = _core.inspect_directory(require_folder(path))
+    own_files = _core.list_own_files(path)
+    namespaces = contents["namespaces"]
+    summary = {
+        "path": path,
+        "store_id": contents["store_id"],
+        "is_clean": contents["is_clean"],
+        "holder": find_holder(path),
+        "blocks": sum(it["num_blocks"] for it in namespaces),
+        "payload_bytes": sum(it["payload_bytes"] for it in namespaces),
+        "allocated_bytes": sum(allocated_bytes for _, allocated_bytes in own_files),
+        "segments": len(contents["segments"]),
+        "slots": sum(it["num_slots"] for it in contents["segments"]),
+        "damaged_entries": sum(it["num_damaged"] for it in contents["segments"]),
+        "unknown_files": len(contents["unknown_files"]),
+        "namespaces": [
+            {
+                "id": it["id"],
+                "model": parse_description(it["description"]).get("model"),
+                "blocks": it["num_blocks"],
+                "payload_bytes": it["payload_bytes"],
+                "bytes_per_token": _bytes_per_token(it),
+            }
+            for it in namespaces
+        ],
+    }
+    if is_json:
+        print(json.dumps(summary, indent=2))
+        return 0
+    _print_summary(summary, namespaces)
+    return 0
+
+
+def _print_summary(summary: dict[str, object], namespaces: list[_core.NamespaceContents]) -> None:
+    holder = summary["holder"]
+    print(f"{summary['path']}: store {summary['store_id']}")
+    print(f"  in use by: {holder}" if holder else "  in use by: nobody")
+    print(
+        f"  {summary['blocks']} blocks, {_size(summary['payload_bytes'])} of payload, "
+        f"{_size(summary['allocated_bytes'])} allocated in {summary['segments']} segments"
+    )
+    print(
+        f"  {summary['damaged_entries']} damaged entries, {summary['unknown_files']} unknown files"
+    )
+    for it in namespaces:
+        model = parse_description(it["description"]).get("model")
+        per_token = _bytes_per_token(it)
+        print(
+            f"  {it['id']}: {it['num_blocks']} blocks, {format_bytes(it['payload_bytes'])}, "
+            f"model {json.dumps(model)}" + (f", {per_token:g} bytes/token" if per_token else "")
+        )
+    print("  (hits and misses live in the process that has it open: BlockStore.stats())")
+
+
+def _bytes_per_token(contents: _core.NamespaceContents) -> float | None:
+    description = parse_description(contents["description"])
+    block_bytes, block_tokens = description.get("block_bytes"), description.get("block_tokens")
+    if isinstance(block_bytes, int) and isinstance(block_tokens, int) and block_tokens > 0:
+        return block_bytes / block_tokens
+    return None
+
+
+def _size(value: object) -> str:
+    return format_bytes(value) if isinstance(value, int) else "?"

@@ -1,0 +1,293 @@
+"""Config: every setting of a store with its default, range and price, checked once, all at once.
+
+Frozen values; thread-safe.
+"""
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from kvtier.errors import ConfigError
+from kvtier.units import MIB, TIB, parse_bytes, parse_seconds, parse_whole_number, show
+
+SettingValue: TypeAlias = int | float | bool | str | None
+AUTO: Final = "auto"
+
+_Parser: TypeAlias = Callable[[object, str], SettingValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is to be known of one field of Config."""
+
+    parse: _Parser
+    unit: str
+    range_text: str
+    meaning: str
+    price: str
+    """What gets worse when the value is raised (or switched on)."""
+
+
+def parse_boolean(value: object, name: str) -> bool:
+    """Returns a bool from one, or from "true", "on", "yes", "1" and their opposites."""
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower() if isinstance(value, (str, int)) else ""
+    if word in {"true", "on", "yes", "1"}:
+        return True
+    if word in {"false", "off", "no", "0"}:
+        return False
+    raise ConfigError(f"{name}: expected true or false, got {show(value)}")
+
+
+def parse_path(value: object, name: str) -> str | None:
+    """Returns a folder's path with "~" expanded; None and "" mean that there is none."""
+    if value is None or value == "":
+        return None
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
+    if not isinstance(text, str):
+        raise ConfigError(f"{name}: expected a path, got {show(value)} ({type(value).__name__})")
+    if "\0" in text:
+        raise ConfigError(f"{name}: a path cannot hold a NUL character: {show(text)}")
+    return os.path.expanduser(text)
+
+
+def _size(minimum_bytes: int, is_auto_allowed: bool = False) -> _Parser:
+    def parse(value: object, name: str) -> SettingValue:
+        if is_auto_allowed and isinstance(value, str) and value.strip().lower() == AUTO:
+            return AUTO
+        size_bytes = parse_bytes(value, name)
+        _check_range(size_bytes, minimum_bytes, 64 * TIB, name)
+        return size_bytes
+
+    return parse
+
+
+def _whole(minimum: int, maximum: int) -> _Parser:
+    def parse(value: object, name: str) -> SettingValue:
+        text = value.strip() if isinstance(value, str) else ""
+        is_digits = text.isdecimal() and len(text) <= 20
+        number = parse_whole_number(int(text) if is_digits else value, name)
+        _check_range(number, minimum, maximum, name)
+        return number
+
+    return parse
+
+
+def _seconds(minimum_s: float, maximum_s: float) -> _Parser:
+    def parse(value: object, name: str) -> SettingValue:
+        seconds = parse_seconds(value, name)
+        _check_range(seconds, minimum_s, maximum_s, name)
+        return seconds
+
+    return parse
+
+
+def _choice(*choices: str) -> _Parser:
+    def parse(value: object, name: str) -> SettingValue:
+        # YAML reads on and off as booleans.
+        word = ("on" if value else "off") if isinstance(value, bool) else value
+        if isinstance(word, str) and word.strip().lower() in choices:
+            return word.strip().lower()
+        raise ConfigError(f"{name}: expected one of {', '.join(choices)}; got {show(value)}")
+
+    return parse
+
+
+def _setting(
+    parse: _Parser, *, unit: str, range_text: str, meaning: str, price: str
+) -> Mapping[str, Setting]:
+    setting = Setting(parse=parse, unit=unit, range_text=range_text, meaning=meaning, price=price)
+    return {"setting": setting}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of a store. Sizes may be ints (bytes) or text with a unit.
+
+    Raises ConfigError that lists every bad value.
+    """
+
+    path: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=_setting(
+            parse_path,
+            unit="path",
+            range_text="a folder, made when missing",
+            meaning="folder of the disk tier; none: no disk tier",
+            price="-",
+        ),
+    )
+    host_bytes: int | str = field(
+        default=AUTO,
+        metadata=_setting(
+            _size(0, is_auto_allowed=True),
+            unit="bytes",
+            range_text='0 to 64 TiB, or "auto": 20 % of the memory limit',
+            meaning="size of the host tier; 0: no host tier",
+            price="memory for everything else on the machine",
+        ),
+    )
+    staging_bytes: int | str = field(
+        default=64 * MIB,
+        metadata=_setting(
+            _size(8192),
+            unit="bytes",
+            range_text="8 KiB to 64 TiB",
+            meaning="where loads land that get no host slot; only with a disk tier",
+            price="memory, on top of host_bytes",
+        ),
+    )
+    disk_bytes: int | str = field(
+        default=AUTO,
+        metadata=_setting(
+            _size(0, is_auto_allowed=True),
+            unit="bytes",
+            range_text='1 to 64 TiB, or "auto": 80 % of own and free space',
+            meaning="hard cap on what kvtier's files allocate in the folder",
+            price="space for everything else on the disk",
+        ),
+    )
+    io: str = field(
+        default=AUTO,
+        metadata=_setting(
+            _choice(AUTO, "uring", "threads"),
+            unit="word",
+            range_text="auto, uring, threads",
+            meaning="how disk operations are issued",
+            price="-",
+        ),
+    )
+    direct: str = field(
+        default=AUTO,
+        metadata=_setting(
+            _choice(AUTO, "on", "off"),
+            unit="word",
+            range_text="auto, on, off",
+            meaning="whether blocks bypass the page cache",
+            price="on: refused where the file system cannot; off: the page cache is filled",
+        ),
+    )
+    checksum: bool = field(
+        default=True,
+        metadata=_setting(
+            parse_boolean,
+            unit="bool",
+            range_text="true, false",
+            meaning="whether every disk read is verified",
+            price="CPU time; off: flipped bytes on the medium are served",
+        ),
+    )
+    shared: bool = field(
+        default=False,
+        metadata=_setting(
+            parse_boolean,
+            unit="bool",
+            range_text="false",
+            meaning="several processes in one folder; not supported yet",
+            price="-",
+        ),
+    )
+    default_timeout_s: float = field(
+        default=30.0,
+        metadata=_setting(
+            _seconds(0.0, float("inf")),
+            unit="seconds",
+            range_text="0 and up",
+            meaning="deadline of calls that state none",
+            price="how long a caller waits for a disk that hangs",
+        ),
+    )
+    lock_wait_s: float = field(
+        default=0.0,
+        metadata=_setting(
+            _seconds(0.0, float("inf")),
+            unit="seconds",
+            range_text="0 and up",
+            meaning="how long open() waits for a folder in use",
+            price="how late a forgotten second process is noticed",
+        ),
+    )
+    on_exit: str = field(
+        default="keep",
+        metadata=_setting(
+            _choice("keep", "delete"),
+            unit="word",
+            range_text="keep, delete",
+            meaning="what close() does with the files",
+            price="delete: nothing is there after a restart",
+        ),
+    )
+    max_blocks: int = field(
+        default=16_777_216,
+        metadata=_setting(
+            _whole(1, 2**32 - 2),
+            unit="blocks",
+            range_text="1 to 4,294,967,294",
+            meaning="how many blocks the index may hold",
+            price="memory of the index, up to 128 bytes a block",
+        ),
+    )
+    num_io_threads: int = field(
+        default=8,
+        metadata=_setting(
+            _whole(1, 256),
+            unit="threads",
+            range_text="1 to 256",
+            meaning="threads that read and write when io is threads",
+            price="CPU time and switches beyond what the disk can use",
+        ),
+    )
+    stall_s: float = field(
+        default=2.0,
+        metadata=_setting(
+            _seconds(0.001, 3600.0),
+            unit="seconds",
+            range_text="0.001 to 3,600",
+            meaning="a disk operation that takes longer marks the tier as stalled",
+            price="how long loads wait for a dead disk",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name, setting in SETTINGS.items():
+            try:
+                object.__setattr__(self, name, setting.parse(getattr(self, name), name))
+            except ConfigError as error:
+                problems.append(str(error))
+        raise_problems(problems)
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    it.name: it.metadata["setting"] for it in dataclasses.fields(Config)
+}
+DEFAULTS: Final[Mapping[str, SettingValue]] = {
+    it.name: it.default
+    for it in dataclasses.fields(Config)
+    if it.default is not dataclasses.MISSING
+}
+
+
+def raise_problems(problems: list[str]) -> None:
+    """Raises one ConfigError for all `problems`; returns when there are none."""
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise ConfigError(f"{len(problems)} settings are wrong:{lines}")
+
+
+def unknown_setting_text(name: object, origin: str, known: Iterable[str] = SETTINGS) -> str:
+    """Returns the message for a name that is no setting, with the nearest that is."""
+    near = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+    return f"unknown setting {show(name)} ({origin}){hint}"
+
+
+def _check_range(value: float, minimum: float, maximum: float, name: str) -> None:
+    if not minimum <= value <= maximum:
+        raise ConfigError(f"{name}: {value} is not within {minimum} to {maximum}")

@@ -1,0 +1,180 @@
+"""Namespace: the blocks of one model in one layout, and the calls on them. Thread-safe."""
+
+import numpy as np
+
+from kvtier import _core
+from kvtier.block_keys import as_key_array, as_key_bytes, chain_keys, fold_raw_key, hash_request
+from kvtier.call_arguments import check_flag, check_seconds, check_timeout_s
+from kvtier.data_buffers import source_addresses, target_addresses
+from kvtier.errors import UnsupportedError, UsageError
+from kvtier.lease import Lease
+from kvtier.namespace_identity import Description, NamespaceIdentity
+from kvtier.outcome import Outcome
+from kvtier.results import U8, GetResult, Lookup, PutResult
+from kvtier.units import show
+
+_OUTCOMES = {int(outcome): outcome for outcome in Outcome}
+
+
+class Namespace:
+    """Made by BlockStore.namespace(). Keys of one namespace mean nothing in another."""
+
+    __slots__ = ("_core_store", "_default_timeout_s", "_identity", "_namespace_index", "_store")
+
+    def __init__(
+        self,
+        *,
+        store: object,
+        core_store: _core.Store,
+        identity: NamespaceIdentity,
+        namespace_index: int,
+        default_timeout_s: float,
+    ) -> None:
+        # Held so that the store stays open while a namespace of it is in use.
+        self._store = store
+        self._core_store = core_store
+        self._identity = identity
+        self._namespace_index = namespace_index
+        self._default_timeout_s = default_timeout_s
+
+    @property
+    def id(self) -> str:
+        """Returns 32 hexadecimal digits."""
+        return self._identity.id.hex()
+
+    @property
+    def block_bytes(self) -> int:
+        """Returns the payload of a block."""
+        return self._identity.block_bytes
+
+    @property
+    def block_tokens(self) -> int:
+        """Returns the tokens of a block."""
+        return self._identity.block_tokens
+
+    def describe(self) -> Description:
+        """Returns the canonical fields that the id is made of."""
+        return self._identity.describe()
+
+    def keys(self, token_ids: object, *, extra: object = None) -> U8:
+        """Returns uint8[num_blocks, 16]: one key per whole block of tokens, chained.
+
+        extra: text or bytes that sets the whole prefix apart, or a sequence with one entry (text,
+        bytes or None) per block.
+        """
+        return chain_keys(
+            token_ids,
+            namespace_id=self._identity.id,
+            block_tokens=self._identity.block_tokens,
+            extra=extra,
+        )
+
+    def key(self, raw: object) -> U8:
+        """Returns uint8[16] for a digest of the caller's own, 1 to 64 bytes."""
+        return fold_raw_key(raw, namespace_id=self._identity.id)
+
+    def lookup(
+        self, keys: object, *, prefix: bool = True, max_load_s: float | None = None
+    ) -> Lookup:
+        """Says which blocks can be had now. Reads no payload, moves and touches nothing."""
+        is_prefix = check_flag(prefix, "prefix")
+        if max_load_s is not None:
+            check_seconds(max_load_s, "max_load_s")
+            raise UnsupportedError("max_load_s: this version does not measure load times yet")
+        num_blocks, tiers = self._core_store.lookup(
+            self._namespace_index, as_key_array(keys), is_prefix
+        )
+        return Lookup(num_blocks=num_blocks, mask=tiers != 0, tiers=tiers)
+
+    def lease(
+        self,
+        keys: object,
+        *,
+        ttl_s: float = 30.0,
+        owner: str | None = None,
+        prefix: bool = True,
+    ) -> Lease:
+        """Looks up and protects what was found for `ttl_s` (at most 3,600 s)."""
+        if owner is not None and not isinstance(owner, str):
+            raise UsageError(f"owner: expected text or None, got {show(owner)}")
+        lease_id, num_blocks, tiers = self._core_store.lease(
+            self._namespace_index,
+            as_key_array(keys),
+            check_flag(prefix, "prefix"),
+            check_seconds(ttl_s, "ttl_s"),
+        )
+        return Lease(num_blocks, tiers != 0, tiers, self._core_store, lease_id)
+
+    def put(
+        self,
+        keys: object,
+        data: object,
+        *,
+        parent: object = None,
+        chain: bool = True,
+        request: str | bytes | int | None = None,
+        timeout_s: float | None = None,
+    ) -> PutResult:
+        """Stores blocks. Blocks until they are in the host tier, or the deadline.
+
+        data:   num_blocks * block_bytes in one C-contiguous buffer, array or CPU tensor, or a
+                sequence of num_blocks of them. Read only during the call, never copied here.
+        chain:  each key is the child of the one before it, the first one of `parent`.
+        """
+        key_array = as_key_array(keys)
+        source = source_addresses(data, len(key_array), self._identity.block_bytes)
+        outcomes = self._core_store.put(
+            self._namespace_index,
+            key_array,
+            source.addresses,
+            None if parent is None else as_key_bytes(parent, "parent"),
+            check_flag(chain, "chain"),
+            hash_request(request),
+            check_timeout_s(timeout_s, self._default_timeout_s),
+        )
+        is_refused = outcomes != int(Outcome.DONE)
+        num_accepted = int(is_refused.argmax()) if is_refused.any() else len(outcomes)
+        return PutResult(num_accepted=num_accepted, outcomes=_as_outcomes(outcomes))
+
+    def get(
+        self,
+        keys: object,
+        out: object,
+        *,
+        prefix: bool = True,
+        request: str | bytes | int | None = None,
+        timeout_s: float | None = None,
+    ) -> GetResult:
+        """Copies blocks to `out` (as put's data, writable). Blocks until done or the deadline.
+
+        With prefix=True `out[:num_blocks]` is exact and nothing beyond it is touched; with
+        prefix=False exactly the blocks of the result's mask are written.
+        """
+        key_array = as_key_array(keys)
+        target = target_addresses(out, len(key_array), self._identity.block_bytes)
+        outcomes = self._core_store.get(
+            self._namespace_index,
+            key_array,
+            target.addresses,
+            check_flag(prefix, "prefix"),
+            hash_request(request),
+            check_timeout_s(timeout_s, self._default_timeout_s),
+        )
+        mask = outcomes == int(Outcome.DONE)
+        return GetResult(
+            num_blocks=int(np.count_nonzero(mask)), mask=mask, outcomes=_as_outcomes(outcomes)
+        )
+
+    def delete(self, keys: object) -> int:
+        """Removes blocks and their descendants, durably; returns how many.
+
+        Leased blocks and their ancestors stay and are not counted.
+        """
+        return self._core_store.erase(self._namespace_index, as_key_array(keys))
+
+    def __repr__(self) -> str:
+        return f"Namespace(id={self.id}, {self._identity.text[:160]})"
+
+
+def _as_outcomes(outcomes: U8) -> list[Outcome]:
+    return [_OUTCOMES[value] for value in outcomes.tolist()]

@@ -1,0 +1,53 @@
+"""What the calls of a namespace and a store return. Frozen values; thread-safe."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from kvtier.outcome import Outcome
+
+U8: TypeAlias = npt.NDArray[np.uint8]
+U64: TypeAlias = npt.NDArray[np.uint64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """Which blocks can be had now, and where they lie."""
+
+    num_blocks: int
+    """Length of the unbroken prefix, or with prefix=False all that are there."""
+    mask: Mask
+    """bool[n]."""
+    tiers: U8
+    """uint8[n]: 0 none, 1 host, 2 disk, 3 remote."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PutResult:
+    """What became of the blocks that were offered."""
+
+    num_accepted: int
+    """Length of the leading run of DONE."""
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GetResult:
+    """Which blocks of `out` hold their bytes now."""
+
+    num_blocks: int
+    """Length of the unbroken prefix, or with prefix=False all that were delivered."""
+    mask: Mask
+    """bool[n]."""
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    """What survives a crash from here on."""
+
+    durable_blocks: int
+    not_kept_blocks: int

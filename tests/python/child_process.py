@@ -1,0 +1,62 @@
+"""Runs Python code in a process of its own, from the root of the repository. Stateless."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parent
+# Every child may use the payloads of the tests.
+PRELUDE = f"import sys\nsys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]\n"
+
+
+def command_of(code: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", PRELUDE + code, *map(str, arguments)]
+
+
+def run_python(
+    code: str, *arguments: object, timeout_s: float = 100, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_of(code, *arguments),
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def run_well(code: str, *arguments: object, timeout_s: float = 100, **environment: str) -> str:
+    """Returns what it printed; it must end well and print no warning or error."""
+    done = run_python(code, *arguments, timeout_s=timeout_s, **environment)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr[-4000:]
+    return done.stdout
+
+
+class Child:
+    """A process that says lines and is ended by the test."""
+
+    def __init__(self, code: str, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            command_of(code, *arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def read_line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")

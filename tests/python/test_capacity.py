@@ -1,0 +1,68 @@
+"""What "auto" comes to, and the fit of the sizes into memory."""
+
+import pytest
+
+from kvtier.capacity import DiskSpace, resolve_capacity
+from kvtier.config import Config
+from kvtier.errors import ConfigError
+from kvtier.machine import MemoryLimit
+from kvtier.units import GIB, MIB
+
+SPACE = DiskSpace(own_bytes=GIB, free_bytes=4 * GIB)
+
+
+def limit_of(limit_bytes: int) -> MemoryLimit:
+    return MemoryLimit(limit_bytes=limit_bytes, path="/groups/job/memory.max", kind="memory.max")
+
+
+def test_auto_takes_a_fifth_of_memory_and_four_fifths_of_the_disk() -> None:
+    capacity = resolve_capacity(Config(), limit_of(10 * GIB), SPACE)
+    assert capacity.host_bytes == 2 * GIB
+    assert capacity.disk_bytes == 4 * GIB
+    assert capacity.staging_bytes == 64 * MIB
+    assert set(capacity.notes) == {"host_bytes", "disk_bytes"}
+
+
+def test_auto_in_a_small_container_fits_f11() -> None:
+    for limit_bytes in (1, 64 * MIB, 80 * MIB, 128 * MIB, 256 * MIB):
+        try:
+            capacity = resolve_capacity(Config(), limit_of(limit_bytes), SPACE)
+        except ConfigError:
+            # Not even the staging buffers fit: that is said, not tried.
+            assert limit_bytes - limit_bytes // 16 < 64 * MIB
+            continue
+        assert capacity.host_bytes + capacity.staging_bytes <= limit_bytes - limit_bytes // 16
+        assert capacity.host_bytes <= limit_bytes // 5
+
+
+def test_sizes_that_do_not_fit_show_the_whole_sum_k7() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_capacity(Config(host_bytes="1GiB"), limit_of(GIB), SPACE)
+    text = str(caught.value)
+    for part in (
+        f"need {GIB + 64 * MIB}",
+        f"host_bytes {GIB}",
+        f"staging_bytes {64 * MIB}",
+        f"have {GIB}",
+        f"reserve {GIB // 16}",
+        "/groups/job/memory.max",
+        str(GIB - GIB // 16 - 64 * MIB),
+    ):
+        assert part in text
+
+
+def test_the_largest_size_that_the_message_names_does_fit_k7() -> None:
+    host_bytes = GIB - GIB // 16 - 64 * MIB
+    assert resolve_capacity(Config(host_bytes=host_bytes), limit_of(GIB), SPACE).host_bytes > 0
+    with pytest.raises(ConfigError):
+        resolve_capacity(Config(host_bytes=host_bytes + 1), limit_of(GIB), SPACE)
+
+
+def test_without_a_disk_tier_there_is_no_staging() -> None:
+    capacity = resolve_capacity(Config(host_bytes=0), limit_of(GIB), None)
+    assert (capacity.host_bytes, capacity.staging_bytes, capacity.disk_bytes) == (0, 0, 0)
+
+
+def test_a_disk_tier_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="disk_bytes: 0"):
+        resolve_capacity(Config(disk_bytes=0), limit_of(GIB), SPACE)

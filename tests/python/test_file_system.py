@@ -1,0 +1,57 @@
+"""What is said of the place of a disk tier, from invented mount tables."""
+
+from pathlib import Path
+
+import pytest
+
+from kvtier.file_system import find_concerns, find_file_system
+
+MOUNTS = """\
+27 1 254:0 / / rw - ext4 /dev/vda rw
+25 24 0:23 / /dev/shm rw - tmpfs tmpfs rw
+40 27 0:50 / {folder}/memory rw - tmpfs tmpfs rw
+41 27 0:51 / {folder}/net\\040work rw - nfs4 server:/export rw
+42 27 259:1 / {folder}/data rw - xfs /dev/nvme0n1 rw
+"""
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    mounts = MOUNTS.format(folder=str(tmp_path).replace(" ", "\\040"))
+    (tmp_path / "proc/self/mountinfo").write_text(mounts)
+    for name in ("memory", "net work", "data"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "proc"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "medium", "word"),
+    [("memory", "tmpfs", "memory", "tmpfs"), ("net work", "nfs4", "network", "network")],
+)
+def test_memory_and_network_are_named_a5(
+    tmp_path: Path, proc: Path, name: str, kind: str, medium: str, word: str
+) -> None:
+    path = tmp_path / name / "not" / "there" / "yet"
+    found = find_file_system(path, proc, tmp_path / "sys")
+    assert (found.kind, found.medium) == (kind, medium)
+    concerns = find_concerns(path, found)
+    assert word in concerns[0]
+    assert "local SSD" in concerns[0]
+
+
+def test_a_data_disk_gives_no_concern(tmp_path: Path, proc: Path) -> None:
+    found = find_file_system(tmp_path / "data", proc, tmp_path / "sys")
+    assert (found.kind, found.is_system_disk) == ("xfs", False)
+    assert find_concerns(tmp_path / "data", found) == []
+
+
+def test_the_temporary_folder_of_the_system_disk_is_named_a5(tmp_path: Path, proc: Path) -> None:
+    found = find_file_system("/tmp", proc, tmp_path / "sys")
+    assert found.is_system_disk
+    assert "temporary folder" in " ".join(find_concerns("/tmp/kv", found))
+
+
+def test_without_a_mount_table_nothing_is_claimed(tmp_path: Path) -> None:
+    found = find_file_system(tmp_path, tmp_path / "no-proc", tmp_path / "no-sys")
+    assert (found.kind, found.medium, found.is_system_disk) == ("", "unknown", False)
