@@ -142,7 +142,9 @@ void DiskEngine::poll(std::vector<DiskResult>& results) {
     const std::vector<DiskResult> early = std::exchange(early_results_, {});
     for (const DiskResult& result : early) finish(result.job_id, result.status, results);
   }
-  if (num_open_ > options_.open_files_max) close_idle_files();
+  while (num_open_ > options_.open_files_max && close_idle_file()) {
+  }
+  open_files();
 }
 
 TimeNs DiskEngine::oldest_start_ns() const {
@@ -181,7 +183,20 @@ void DiskEngine::start(DiskJobId job_id) {
     return;
   }
   file.waiting.push_back(job_id);
-  if (!file.is_opening) open_file(file);
+  if (file.is_opening) return;
+  file.is_opening = true;
+  to_open_.push_back(file.header.segment_id);
+  open_files();
+}
+
+/// Opens files in order of need, as far as descriptors go; files without jobs give theirs up.
+void DiskEngine::open_files() {
+  while (!to_open_.empty()) {
+    const bool is_full = num_open_ + num_opening_ >= options_.open_files_max;
+    if (is_full && !close_idle_file() && num_open_ + num_opening_ > 0) return;
+    open_file(files_.at(to_open_.front()));
+    to_open_.pop_front();
+  }
 }
 
 void DiskEngine::send(DiskJobId job_id, int fd) {
@@ -228,7 +243,7 @@ void DiskEngine::send_task(DiskJobId job_id, std::function<Status()> task) {
 }
 
 void DiskEngine::open_file(File& file) {
-  file.is_opening = true;
+  ++num_opening_;
   Job job;
   job.kind = JobKind::kOpen;
   job.segment_id = file.header.segment_id;
@@ -249,6 +264,7 @@ void DiskEngine::finish_open(Job& job, const Status& status) {
   KVTIER_CHECK(found != files_.end());
   File& file = found->second;
   file.is_opening = false;
+  --num_opening_;
   const std::vector<DiskJobId> waiting = std::move(file.waiting);
   file.waiting.clear();
   if (status.is_ok()) {
@@ -281,6 +297,12 @@ void DiskEngine::finish(DiskJobId job_id, const Status& status, std::vector<Disk
     return;
   }
   DiskResult result{job_id, status, 0};
+  const bool is_of_segment = job.kind != JobKind::kTask;
+  if (!status.is_ok() && is_of_segment) {
+    result.status =
+        Status(status.code(), format::segment_file_name(job.segment_id) + ": " + status.message(),
+               status.os_errno());
+  }
   if (job.kind == JobKind::kRemove && job.created->is_void) result.value = 1;
   const auto file = files_.find(job.segment_id);
   const bool is_of_file = job.kind != JobKind::kTask && job.kind != JobKind::kRemove;
@@ -304,19 +326,17 @@ void DiskEngine::fail_later(DiskJobId job_id, Status status) {
   early_results_.push_back(DiskResult{job_id, std::move(status), 0});
 }
 
-void DiskEngine::close_idle_files() {
-  std::vector<File*> idle;
+/// The one that was used longest ago; false: all are in use.
+bool DiskEngine::close_idle_file() {
+  File* oldest = nullptr;
   for (auto& [segment_id, file] : files_) {
-    if (file.fd >= 0 && file.num_jobs == 0) idle.push_back(&file);
+    if (file.fd < 0 || file.num_jobs > 0) continue;
+    if (oldest == nullptr || file.last_use < oldest->last_use) oldest = &file;
   }
-  std::sort(idle.begin(), idle.end(),
-            [](const File* a, const File* b) { return a->last_use < b->last_use; });
-  for (File* file : idle) {
-    if (num_open_ <= options_.open_files_max) return;
-    directory_.close_file(file->fd);
-    file->fd = -1;
-    --num_open_;
-  }
+  if (oldest == nullptr) return false;
+  directory_.close_file(std::exchange(oldest->fd, -1));
+  --num_open_;
+  return true;
 }
 
 }  // namespace kvtier::disk

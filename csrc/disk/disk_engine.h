@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,7 +32,7 @@ struct DiskResult {
 
 struct DiskEngineOptions {
   bool is_direct = true;
-  /// Descriptors of segment files kept open; more segments take turns.
+  /// Descriptors of segment files open at once, new files aside; more segments take turns.
   std::uint32_t open_files_max = 128;
 };
 
@@ -124,7 +125,8 @@ class DiskEngine {
   void finish_open(Job& job, const Status& status);
   void finish(DiskJobId job_id, const Status& status, std::vector<DiskResult>& results);
   void fail_later(DiskJobId job_id, Status status);
-  void close_idle_files();
+  void open_files();
+  bool close_idle_file();
 
   // Constant after construction.
   Directory& directory_;
@@ -138,6 +140,8 @@ class DiskEngine {
   DiskJobId job_id_next_ = 1;
   std::uint64_t use_counter_ = 0;
   std::size_t num_open_ = 0;
+  std::size_t num_opening_ = 0;
+  std::deque<std::uint32_t> to_open_;  // Segments whose jobs wait for a descriptor.
 };
 
 }  // namespace kvtier::disk

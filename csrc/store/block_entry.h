@@ -67,7 +67,9 @@ struct BlockEntry {
   bool is_queued : 1 = false;      // Waits for, or is in, its disk write.
   bool is_deferred : 1 = false;    // Declined by a full backlog; offered again when there is room.
   bool is_write_done : 1 = false;  // Written, but its parent's write has not been applied yet.
-  bool is_recovered : 1 = false;   // Its commit was found after an unclean close.
+  bool is_disk_unwanted : 1 =
+      false;                      // Cleared while its disk write runs: that write comes to nothing.
+  bool is_recovered : 1 = false;  // Its commit was found after an unclean close.
 
   CopyState tier_state(TierId tier) const { return state[static_cast<std::size_t>(tier)]; }
   bool is_resident(TierId tier) const { return tier_state(tier) == CopyState::kResident; }

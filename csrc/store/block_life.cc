@@ -53,7 +53,9 @@ void BlockLife::begin_fill(EntryIndex entry, TierId tier, SlotRef slot) {
   BlockEntry& filled = index_.at(entry);
   filled.set_state(tier, CopyState::kFilling);
   filled.set_slot(tier, slot);
-  if (tier == TierId::kDisk) note_disk_slot(entry, true);
+  if (tier != TierId::kDisk) return;
+  filled.is_disk_unwanted = false;
+  note_disk_slot(entry, true);
 }
 
 void BlockLife::move_fill(EntryIndex entry, TierId tier, SlotRef slot) {

@@ -44,7 +44,8 @@ TimeNs DiskTier::step(TimeNs now_ns) {
 void DiskTier::note_write_result(const Status& status, TimeNs now_ns) {
   if (status.is_ok()) {
     num_write_failures_ = 0;
-    if (is_read_only_) {
+    // Before the time for a new try it is a write that was under way when the others failed.
+    if (is_read_only_ && now_ns >= write_retry_ns_) {
       is_read_only_ = false;
       if (health_ == Health::kDegraded) set_health(Health::kOk, "");
     }

@@ -82,6 +82,7 @@ bool DiskTier::is_full(ClassIndex class_index) const {
 
 std::optional<format::SegmentHeader> DiskTier::plan_creation(ClassIndex class_index) const {
   if (clock_.now_ns() < growth_retry_ns_) return std::nullopt;
+  if (!space_.slots.has_room_for_segments(creating_.size() + 1)) return std::nullopt;
   const SizeClass& size_class = space_.slots.size_class(class_index);
   const std::uint64_t used = charged_bytes();
   const std::uint64_t room = used >= options_.cap_bytes ? 0 : options_.cap_bytes - used;

@@ -159,9 +159,9 @@ class DiskTier {
   std::uint64_t segment_bytes_ = 0;  // Charged for segment files, those in the making included.
   std::uint32_t segment_id_next_ = 1;
   std::uint64_t generation_ = 0;
-  std::uint64_t target_bytes_;  // Of the next segment; halved when the device is full.
-  bool is_growth_blocked_ = false;   // The last creation failed, and not for want of space.
-  TimeNs growth_retry_ns_ = 0;  // The device was full: no creation before.
+  std::uint64_t target_bytes_;      // Of the next segment; halved when the device is full.
+  bool is_growth_blocked_ = false;  // The last creation failed, and not for want of space.
+  TimeNs growth_retry_ns_ = 0;      // The device was full: no creation before.
   std::uint32_t num_evictions_ = 0;
   std::uint32_t num_write_failures_ = 0;  // In a row.
   std::uint32_t num_read_failures_ = 0;   // In a row.

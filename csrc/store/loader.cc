@@ -1,7 +1,19 @@
 // Loads. Guarded by the store's mutex.
 #include "store/loader.h"
 
+#include <cerrno>
+
 namespace kvtier::store {
+namespace {
+
+/// The process is short of something; the medium was not even asked.
+bool is_want_of_resources(const Status& status) {
+  const int os_errno = status.os_errno();
+  return os_errno == EMFILE || os_errno == ENFILE || os_errno == ENOMEM ||
+         status.code() == StatusCode::kExhausted;
+}
+
+}  // namespace
 
 std::shared_ptr<Load> Loader::join(EntryIndex entry) {
   const auto found = by_entry_.find(entry);
@@ -69,6 +81,9 @@ bool Loader::finish(const disk::DiskResult& result, TimeNs now_ns) {
   } else if (result.status.code() == StatusCode::kCancelled) {
     load->state = Load::State::kFailed;
     load->outcome = Outcome::kCancelled;
+  } else if (is_want_of_resources(result.status)) {
+    load->state = Load::State::kFailed;
+    load->outcome = Outcome::kTimeout;  // It could not be tried in time; nothing is wrong with it.
   } else {
     fail(*load, Outcome::kFailed);
   }

@@ -1,5 +1,5 @@
-// LogLimiter: lets few lines of one kind through, so that a failure that goes on for hours cannot flood a
-// log. Guarded by the store's mutex.
+// LogLimiter: lets few lines of one kind through, so that a failure that goes on for hours cannot
+// flood a log. Guarded by the store's mutex.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace kvtier::store {
 
 class LogLimiter {
  public:
-  /// Whether the line is to be written; if so, lines of its kind that were left out since the last one
-  /// are mentioned at its end. A kind is what stands before the first colon.
+  /// Whether the line is to be written; if so, lines of its kind that were left out since the last
+  /// one are mentioned at its end. A kind is what stands before the first colon.
   bool admit(std::string& text, TimeNs now_ns) {
     Kind& kind = kinds_[text.substr(0, text.find(':'))];
     const auto num_earned = static_cast<std::uint64_t>((now_ns - kind.counted_ns) / kEarnNs);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <set>
 #include <unordered_set>
 
 #include "store/recovery.h"
@@ -33,7 +34,7 @@ class Shrink {
       const Status moved = move_needed(doomed);
       if (!moved.is_ok()) return moved;
     }
-    return Status::ok();
+    return sync_targets();
   }
 
  private:
@@ -120,6 +121,21 @@ class Shrink {
       }
       life_.relocate(owner, TierId::kDisk, *target);
       context_.tier.commits().note_write(target->segment_index);
+      targets_.insert(target->segment_index);
+    }
+    return Status::ok();
+  }
+
+  /// Before any commit says that a block moved: a power loss in between must not leave the younger
+  /// commit without its payload.
+  Status sync_targets() {
+    for (const std::uint16_t segment_index : targets_) {
+      const std::uint32_t segment_id = context_.tier.header_of(segment_index).segment_id;
+      auto fd = context_.directory.open_file(format::segment_file_name(segment_id), OpenFlags{});
+      if (!fd.is_ok()) return fd.status();
+      const Status synced = context_.directory.sync_file(fd.value());
+      context_.directory.close_file(fd.value());
+      if (!synced.is_ok()) return synced;
     }
     return Status::ok();
   }
@@ -166,6 +182,7 @@ class Shrink {
   BlockLife& life_;
   TierSpace& space_;
   std::unordered_set<EntryIndex> needed_;
+  std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
 };
 
 }  // namespace

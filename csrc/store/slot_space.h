@@ -43,6 +43,9 @@ class SlotSpace {
   std::uint64_t num_class_slots(ClassIndex index) const { return classes_.at(index).num_slots; }
   std::uint64_t num_class_used(ClassIndex index) const { return classes_.at(index).num_used; }
 
+  bool has_room_for_segments(std::size_t num_segments) const {
+    return absent_segments_.size() + (kSegmentsMax - segments_.size()) >= num_segments;
+  }
   /// Nothing when kSegmentsMax are in use.
   std::optional<std::uint16_t> add_segment(ClassIndex class_index, std::uint32_t num_slots,
                                            std::uint64_t place);

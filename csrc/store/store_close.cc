@@ -9,6 +9,7 @@ namespace {
 
 // For the copies of calls that are under way; their waits are cut short.
 constexpr TimeNs kCallsEndNs = 60 * kNsPerS;
+constexpr TimeNs kFailedCallsEndNs = kNsPerS;
 // Even a close without patience gives running operations this long, so that it can end cleanly.
 constexpr TimeNs kStopMinNs = 100 * kNsPerMs;
 
@@ -34,13 +35,14 @@ Status Store::Impl::close(TimeNs timeout_ns) {
   is_cut_short_ = true;
   changed();
   const auto are_calls_over = [this] { return num_calls_ == 0 && num_waiting_ == 0; };
-  const TimeNs calls_end_ns = seams_.clock->now_ns() + kCallsEndNs;
+  // A call that broke an invariant never ends.
+  const TimeNs calls_end_ns =
+      seams_.clock->now_ns() + (is_failed_ ? kFailedCallsEndNs : kCallsEndNs);
   const bool is_quiet = seams_.executor->wait(locked.lock(), are_calls_over, calls_end_ns);
   is_open_ = false;
   changed();
   locked.lock().unlock();
-  stop_background(std::max(deadline_ns, seams_.clock->now_ns() + kStopMinNs));
-  if (!is_quiet) leak_what_the_kernel_holds();
+  stop_background(std::max(deadline_ns, seams_.clock->now_ns() + kStopMinNs), is_quiet);
   return written;
 }
 
@@ -73,10 +75,11 @@ Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   return Status::ok();
 }
 
-void Store::Impl::stop_background(TimeNs deadline_ns) {
+void Store::Impl::stop_background(TimeNs deadline_ns, bool is_quiet) {
   const bool is_stopped = !seams_.io_engine || seams_.io_engine->stop(deadline_ns);
   seams_.executor->stop();
-  if (!is_stopped) {
+  // Calls that are not over may still be copying.
+  if (!is_stopped || !is_quiet) {
     leak_what_the_kernel_holds();
     return;
   }

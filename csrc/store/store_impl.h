@@ -105,7 +105,7 @@ class Store::Impl {
   Status recover_disk(store::RecoveryReport& report);
   Status finish_shrink(const store::RecoveryReport& report);
   Status write_backlog(Locked& locked, TimeNs deadline_ns);
-  void stop_background(TimeNs deadline_ns);
+  void stop_background(TimeNs deadline_ns, bool is_quiet);
   void leak_what_the_kernel_holds();
   TimeNs watch_directory(TimeNs now_ns);
   TimeNs restart_directory(TimeNs now_ns);
@@ -131,10 +131,14 @@ class Store::Impl {
   Status run_task(Locked& locked, TimeNs deadline_ns, std::function<Status()> task);
   Status place_namespace(Namespace& added);
   void save_namespace(std::uint32_t namespace_index, Locked& locked);
+  Status charge_namespaces();
 
   // put (store_put.cc).
   struct PutBlock {
-    enum class Kind : std::uint8_t { kNew, kStored, kJoined, kAlias, kDeclined };
+    /// kRenewed: stored, but its disk copy was found after an unclean close and nobody has checked
+    /// it since; it is written once more, lest a flush call durable what is torn.
+    enum class Kind : std::uint8_t { kNew, kRenewed, kStored, kJoined, kAlias, kDeclined };
+    bool takes_bytes() const { return kind == Kind::kNew || kind == Kind::kRenewed; }
     Kind kind = Kind::kDeclined;
     EntryIndex entry = kNoEntry;
     std::size_t alias_of = 0;
@@ -147,6 +151,8 @@ class Store::Impl {
   void plan_put(PutCall& call);
   PutBlock plan_block(PutCall& call, std::size_t i, EntryIndex parent);
   PutBlock plan_new_block(PutCall& call, const BlockKey& key, EntryIndex parent);
+  bool can_renew(const Namespace& space, EntryIndex entry);
+  void apply_renewal(PutCall& call, std::size_t i);
   void fill_host_blocks(PutCall& call, Locked& locked);
   void apply_host_block(PutCall& call, std::size_t i, Locked& locked);
   void fill_disk_blocks(PutCall& call, Locked& locked);
@@ -154,6 +160,7 @@ class Store::Impl {
   std::optional<std::span<std::byte>> wait_for_staging(std::uint64_t num_bytes, bool is_holding,
                                                        TimeNs deadline_ns, Locked& locked);
   bool wait_for_parent(EntryIndex entry, TimeNs deadline_ns, Locked& locked);
+  bool wait_for_parent_write(EntryIndex entry, TimeNs deadline_ns, Locked& locked);
   void end_fill(PutBlock& block, Outcome outcome);
   void finish_put(PutCall& call, Locked& locked);
 

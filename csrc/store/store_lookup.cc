@@ -77,18 +77,39 @@ void Store::Impl::save_namespace(std::uint32_t namespace_index, Locked& locked) 
   // Until it is saved no block of it goes to disk.
   const auto disk_class = std::exchange(namespaces_.at(namespace_index).disk_class, std::nullopt);
   const TimeNs deadline_ns = seams_.clock->now_ns() + options_.default_timeout_ns;
-  auto fixed_bytes = std::make_shared<std::uint64_t>(0);
-  Status saved = run_task(locked, deadline_ns, [this, record, fixed_bytes] {
-    Status written = store_directory_->add_namespace(record);
-    *fixed_bytes = store_directory_->fixed_bytes();
-    return written;
-  });
+  Status saved = charge_namespaces();
+  if (saved.is_ok()) {
+    saved = run_task(locked, deadline_ns,
+                     [this, record] { return store_directory_->add_namespace(record); });
+  }
   if (saved.is_ok()) {
     namespaces_.at(namespace_index).disk_class = disk_class;
-    disk_->set_fixed_bytes(*fixed_bytes + stats_.unknown_file_bytes);
   } else {
     log("warning", "cannot save the namespace, its blocks stay in host memory: " + saved.message());
   }
+}
+
+/// Charges the files besides the segments before they grow, as if all namespaces stood in both
+/// tables.
+Status Store::Impl::charge_namespaces() {
+  constexpr std::uint64_t kPageBytes = 4096;
+  constexpr std::uint64_t kRecordBytesMax = 64;  // Besides the description.
+  std::uint64_t table_bytes = 2 * kPageBytes;    // First line, and rounding up to pages.
+  for (std::uint32_t i = 0; i < namespaces_.size(); ++i) {
+    table_bytes += namespaces_.at(i).description.size() + kRecordBytesMax;
+  }
+  const std::uint64_t own_bytes = 4 * kPageBytes + 2 * table_bytes;  // Lock and superblock as well.
+  const std::uint64_t fixed_bytes = own_bytes + stats_.unknown_file_bytes;
+  if (fixed_bytes <= disk_->fixed_bytes()) return Status::ok();
+  const std::uint64_t charged = disk_->charged_bytes() - disk_->fixed_bytes() + fixed_bytes;
+  if (charged > options_.disk_bytes) {
+    return Status(StatusCode::kNoSpace,
+                  "the namespace table would not fit under disk_bytes: need_bytes=" +
+                      std::to_string(charged) +
+                      " disk_bytes=" + std::to_string(options_.disk_bytes));
+  }
+  disk_->set_fixed_bytes(fixed_bytes);
+  return Status::ok();
 }
 
 /// Chooses the size classes of both tiers.

@@ -98,6 +98,7 @@ Result<Store::ClearResults> Store::Impl::clear(bool is_host, bool is_disk) {
   leases_.release_all();
   if (is_host) drop_tier_copies(kHost, results.host);
   if (is_disk && disk_) {
+    writes_->drop_backlog();  // Queued puts do not come back.
     drop_tier_copies(kDisk, results.disk);
     changed();
     if (!disk_->is_readable()) {
@@ -128,6 +129,12 @@ void Store::Impl::drop_tier_copies(store::TierId tier, ClearResult& result) {
   const std::uint64_t num_leaving = life_.num_leaving();
   for (const EntryIndex entry : entries) {
     store::BlockEntry& block = index_.at(entry);
+    const bool is_being_written = tier == kDisk && !block.is_detached &&
+                                  block.tier_state(kDisk) == store::CopyState::kFilling;
+    if (is_being_written && block.is_resident(kHost) && can_stand_without(entry, kDisk)) {
+      block.is_disk_unwanted = true;  // It keeps its host copy.
+      continue;
+    }
     ++result.blocks;
     result.bytes += space.slots.slot_bytes(block.slot(tier));
     if (block.is_detached) continue;  // Went with an ancestor.

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kBacklogBytesMax = 256ull << 20;
 constexpr std::uint32_t kOpenFilesMax = 128;
+constexpr std::uint64_t kFixedBytesMin = 64ull << 10;
+constexpr std::uint64_t kFixedBytesMax = 4ull << 20;
 
 /// Descriptors for segment files: a quarter of what the process may open, at most kOpenFilesMax.
 std::uint32_t choose_open_files_max() {
@@ -173,7 +175,11 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
   if (Status saved = store_directory_->save_superblock(false, generation_max); !saved.is_ok()) {
     return saved;
   }
-  disk_->set_fixed_bytes(store_directory_->fixed_bytes());
+  // Some room for namespaces to come is kept from the segments: a full tier could not take one
+  // else.
+  const std::uint64_t allowance_bytes =
+      std::clamp(options_.disk_bytes / 64, kFixedBytesMin, kFixedBytesMax);
+  disk_->set_fixed_bytes(std::max(store_directory_->fixed_bytes(), allowance_bytes));
   auto recovered = store::recover(context);
   if (!recovered.is_ok()) return recovered.status();
   report = recovered.value();

@@ -112,7 +112,7 @@ TimeNs Store::Impl::watch_directory(TimeNs now_ns) {
 /// Once no job runs any more: forgets what lay in the lost directory and opens a new one in its
 /// place.
 TimeNs Store::Impl::restart_directory(TimeNs now_ns) {
-  if (is_watching_ || is_closing_) return kNeverNs;
+  if (is_watching_ || is_closing_ || is_task_running_) return kNeverNs;
   if (now_ns < watch_ns_) return watch_ns_;
   writes_->drop_backlog();
   if (engine_->num_jobs() > 0 || loader_->num_reading() > 0 || num_calls_ > 0) return kNeverNs;
@@ -123,8 +123,10 @@ TimeNs Store::Impl::restart_directory(TimeNs now_ns) {
   disk_->forget_segments();
   engine_->forget_segments();
   is_watching_ = true;
+  is_task_running_ = true;
   auto records = std::make_shared<std::vector<format::NamespaceRecord>>();
   for (std::uint32_t i = 0; i < namespaces_.size(); ++i) {
+    if (namespaces_.at(i).id.is_zero()) continue;  // The place of one that was never saved.
     records->push_back({i, namespaces_.at(i).id, namespaces_.at(i).description});
   }
   const disk::DiskJobId job_id = engine_->run_task([this, records] {
@@ -140,12 +142,15 @@ TimeNs Store::Impl::restart_directory(TimeNs now_ns) {
   });
   tasks_.emplace(job_id, [this](const Status& status) {
     is_watching_ = false;
+    is_task_running_ = false;
     watch_ns_ = seams_.clock->now_ns() + kWatchPauseNs;
     if (status.is_ok()) {
       is_directory_lost_ = false;
       disk_->set_store_id(store_directory_->superblock().store_id);
       log("info", "the disk tier works again, empty");
     } else if (status.code() == StatusCode::kBusy) {
+      // For good: what lies there by now is the other's, also after it let go of the lock.
+      watch_ns_ = kNeverNs;
       disk_->turn_off("another process took the directory: " + status.message());
     } else if (status.code() != StatusCode::kCancelled) {
       log("warning", "cannot start the disk tier anew, will be tried again: " + status.message());

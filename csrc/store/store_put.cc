@@ -61,8 +61,8 @@ void Store::Impl::plan_put(PutCall& call) {
       if (request.is_chain) return;  // Prefix first: nothing after it either.
       continue;
     }
-    // New blocks are held until the call ends. Stored ones are not: as ancestors of a new block they
-    // stay in one tier or the other by the family rules, and may give their host slots to it.
+    // New blocks are held until the call ends. Stored ones are not: as ancestors of a new block
+    // they stay in one tier or the other by the family rules, and may give their host slots to it.
     if (block.kind == PutBlock::Kind::kNew) {
       life_.hold(block.entry);
       call.held.push_back(block.entry);
@@ -88,10 +88,40 @@ Store::Impl::PutBlock Store::Impl::plan_block(PutCall& call, std::size_t i, Entr
     block.kind = PutBlock::Kind::kJoined;
     block.fill = fill->second;
   } else {
-    block.kind = PutBlock::Kind::kStored;
+    const bool is_renewed = can_renew(call.space, entry);
+    block.kind = is_renewed ? PutBlock::Kind::kRenewed : PutBlock::Kind::kStored;
+    if (is_renewed) {
+      block.fill = std::make_shared<store::Fill>();
+      call.own.emplace(entry, i);
+    }
     block.outcome = Outcome::kDone;
   }
   return block;
+}
+
+/// Whether a stored block is to be written once more; with a host tier it has its host slot then.
+bool Store::Impl::can_renew(const Namespace& space, EntryIndex entry) {
+  const store::BlockEntry& block = index_.at(entry);
+  const bool is_unproved = block.is_recovered && block.is_resident(kDisk) && !block.is_queued &&
+                           block.tier_state(kHost) == store::CopyState::kAbsent;
+  if (!is_unproved || !space.disk_class || !disk_->is_writable(seams_.clock->now_ns()))
+    return false;
+  if (!space.host_class) return true;
+  const auto slot = host_->reserve(*space.host_class, entry);
+  if (slot) life_.begin_fill(entry, kHost, *slot);
+  return slot.has_value();
+}
+
+/// The bytes are in its host slot. Other bytes than those that are stored change nothing.
+void Store::Impl::apply_renewal(PutCall& call, std::size_t i) {
+  const PutBlock& block = call.blocks[i];
+  if (index_.at(block.entry).is_detached) return;
+  if (!index_.has_checksums(block.entry, block.checksums)) {
+    return life_.abort_fill(block.entry, kHost);
+  }
+  life_.finish_fill(block.entry, kHost);
+  host_space_.stats.bytes_written += call.space.block_bytes;
+  writes_->rewrite(block.entry, {}, nullptr);
 }
 
 Store::Impl::PutBlock Store::Impl::plan_new_block(PutCall& call, const BlockKey& key,
@@ -125,7 +155,7 @@ void Store::Impl::fill_host_blocks(PutCall& call, Locked& locked) {
   const PutRequest& request = call.request;
   std::vector<std::byte*> targets(call.blocks.size(), nullptr);
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (call.blocks[i].kind != PutBlock::Kind::kNew) continue;
+    if (!call.blocks[i].takes_bytes()) continue;
     targets[i] = host_->address(index_.at(call.blocks[i].entry).slot(kHost));
   }
   locked.lock().unlock();
@@ -146,6 +176,7 @@ void Store::Impl::fill_host_blocks(PutCall& call, Locked& locked) {
   locked.lock().lock();
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
     if (call.blocks[i].kind == PutBlock::Kind::kNew) apply_host_block(call, i, locked);
+    if (call.blocks[i].kind == PutBlock::Kind::kRenewed) apply_renewal(call, i);
   }
 }
 
@@ -179,6 +210,18 @@ bool Store::Impl::wait_for_parent(EntryIndex entry, TimeNs deadline_ns, Locked& 
   return block.parent == kNoEntry || index_.at(block.parent).is_resident_anywhere();
 }
 
+/// Waits until the earlier call that fills the parent has handed it to the disk: a child that came
+/// before it would be declined.
+bool Store::Impl::wait_for_parent_write(EntryIndex entry, TimeNs deadline_ns, Locked& locked) {
+  const auto is_settled = [this, entry] {
+    const store::BlockEntry& block = index_.at(entry);
+    if (block.is_detached || block.parent == kNoEntry || !fills_.contains(block.parent))
+      return true;
+    return bool{index_.at(block.parent).is_queued};
+  };
+  return is_settled() || wait(locked, is_settled, deadline_ns);
+}
+
 void Store::Impl::end_fill(PutBlock& block, Outcome outcome) {
   block.outcome = outcome;
   block.fill->outcome = outcome;
@@ -193,7 +236,7 @@ void Store::Impl::fill_disk_blocks(PutCall& call, Locked& locked) {
   std::uint64_t held_bytes = 0;
   std::size_t first_open = 0;  // Blocks before it have ended.
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (call.blocks[i].kind != PutBlock::Kind::kNew) continue;
+    if (!call.blocks[i].takes_bytes()) continue;
     const auto settle_first = [&] {
       while (first_open < i) {
         const PutBlock& oldest = call.blocks[first_open++];
@@ -204,10 +247,15 @@ void Store::Impl::fill_disk_blocks(PutCall& call, Locked& locked) {
       }
     };
     while (held_bytes > 0 && held_bytes + slot_bytes > staging_->window_bytes()) settle_first();
-    const auto buffer = wait_for_staging(slot_bytes, held_bytes > 0, call.deadline_ns, locked);
+    std::optional<std::span<std::byte>> buffer;
+    if (wait_for_parent_write(call.blocks[i].entry, call.deadline_ns, locked)) {
+      buffer = wait_for_staging(slot_bytes, held_bytes > 0, call.deadline_ns, locked);
+    }
     if (!buffer) {
-      if (!index_.at(call.blocks[i].entry).is_detached) life_.remove_family(call.blocks[i].entry);
-      end_fill(call.blocks[i], Outcome::kTimeout);
+      const bool is_new = call.blocks[i].kind == PutBlock::Kind::kNew;
+      const EntryIndex entry = call.blocks[i].entry;
+      if (is_new && !index_.at(entry).is_detached) life_.remove_family(entry);
+      end_fill(call.blocks[i], is_new ? Outcome::kTimeout : Outcome::kDone);
       continue;
     }
     held_bytes += slot_bytes;
@@ -215,7 +263,7 @@ void Store::Impl::fill_disk_blocks(PutCall& call, Locked& locked) {
     fill_disk_block(call, i, *buffer, locked);
   }
   for (PutBlock& block : call.blocks) {
-    if (block.kind != PutBlock::Kind::kNew) continue;
+    if (!block.takes_bytes()) continue;
     const auto fill = block.fill;
     const bool is_ended = wait(locked, [&fill] { return fill->is_ended; }, call.deadline_ns);
     block.outcome = is_ended ? fill->outcome : Outcome::kTimeout;
@@ -235,18 +283,28 @@ void Store::Impl::fill_disk_block(PutCall& call, std::size_t i, std::span<std::b
     staging_->release(buffer);
     return end_fill(block, Outcome::kDeclined);
   }
-  index_.set_checksums(block.entry, block.checksums);
+  const bool is_new = block.kind == PutBlock::Kind::kNew;
+  if (!is_new && !index_.has_checksums(block.entry, block.checksums)) {
+    staging_->release(buffer);
+    return end_fill(block, Outcome::kDone);  // Other bytes than those that are stored.
+  }
+  if (is_new) index_.set_checksums(block.entry, block.checksums);
   // The write owns the buffer from here on, also when this call gives up waiting.
   const auto fill = block.fill;
   const EntryIndex entry = block.entry;
-  writes_->submit_direct(entry, buffer, [this, fill, entry, buffer](Outcome outcome) {
+  const auto on_end = [this, fill, entry, buffer](Outcome outcome) {
     staging_->release(buffer);
     fill->outcome = outcome;
     fill->is_ended = true;
     fills_.erase(entry);
     changed();
-  });
-  seams_.executor->wake();
+  };
+  if (is_new) {
+    writes_->submit_direct(entry, buffer, on_end);
+  } else {
+    writes_->rewrite(entry, buffer, on_end);
+  }
+  changed();
 }
 
 std::optional<std::span<std::byte>> Store::Impl::wait_for_staging(std::uint64_t num_bytes,

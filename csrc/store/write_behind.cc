@@ -120,6 +120,16 @@ void WriteBehind::submit_direct(EntryIndex entry, std::span<std::byte> buffer, O
   push(std::move(item));
 }
 
+void WriteBehind::rewrite(EntryIndex entry, std::span<std::byte> buffer, OnEnd on_end) {
+  Item item;
+  item.entry = entry;
+  item.ticket = ++ticket_counter_;
+  item.buffer = buffer;
+  item.on_end = std::move(on_end);
+  item.is_rewrite = true;
+  push(std::move(item));
+}
+
 void WriteBehind::step(TimeNs now_ns) {
   end_detached();
   offer_deferred(now_ns);
@@ -166,6 +176,10 @@ void WriteBehind::end_detached() {
 bool WriteBehind::start(Item& item, bool& is_waiting) {
   BlockEntry& block = index_.at(item.entry);
   if (block.is_detached) return false;
+  if (item.is_rewrite) {
+    write(item);
+    return true;
+  }
   const bool has_parent =
       block.parent == kNoEntry ||
       index_.at(block.parent).tier_state(TierId::kDisk) == CopyState::kFilling ||
@@ -210,12 +224,22 @@ bool WriteBehind::finish(const disk::DiskResult& result, TimeNs now_ns) {
     life_.space(TierId::kDisk).stats.bytes_written += slot_bytes;
     disk_.commits().note_write(block.slot(TierId::kDisk).segment_index);
     disk_.note_write_result(result.status, now_ns);
-    complete(std::move(item));
+    if (item.is_rewrite) {
+      block.is_recovered = false;
+      end(item, Outcome::kDone);
+    } else {
+      complete(std::move(item));
+    }
     return true;
   }
   const bool is_full = result.status.code() == StatusCode::kNoSpace;
-  if (is_full && !item.is_retried && !block.is_detached && retry(item)) return true;
+  const bool is_retryable = is_full && !item.is_retried && !item.is_rewrite && !block.is_detached;
+  if (is_retryable && retry(item)) return true;
   disk_.note_write_result(result.status, now_ns);
+  if (item.is_rewrite) {
+    end(item, Outcome::kFailed);  // It is no worse off than before.
+    return true;
+  }
   const bool is_cancelled = result.status.code() == StatusCode::kCancelled;
   fail(std::move(item),
        is_cancelled ? Outcome::kCancelled : (is_full ? Outcome::kDeclined : Outcome::kFailed));
@@ -237,6 +261,7 @@ bool WriteBehind::retry(Item& item) {
 void WriteBehind::complete(Item item) {
   BlockEntry& block = index_.at(item.entry);
   if (block.is_detached) return end(item, Outcome::kDeclined);
+  if (block.is_disk_unwanted) return fail(std::move(item), Outcome::kDeclined);
   if (block.parent == kNoEntry || index_.at(block.parent).is_resident(TierId::kDisk)) {
     return apply(std::move(item));
   }
@@ -256,7 +281,13 @@ void WriteBehind::apply(Item item) {
     Item applied = std::move(ready.back());
     ready.pop_back();
     life_.finish_fill(applied.entry, TierId::kDisk);
-    for (Item& child : take_waiting_children(applied.entry)) ready.push_back(std::move(child));
+    for (Item& child : take_waiting_children(applied.entry)) {
+      if (index_.at(child.entry).is_disk_unwanted) {
+        fail(std::move(child), Outcome::kDeclined);
+      } else {
+        ready.push_back(std::move(child));
+      }
+    }
     end(applied, Outcome::kDone);
   }
 }
@@ -280,7 +311,7 @@ void WriteBehind::fail(Item item, Outcome outcome) {
 void WriteBehind::decline(Item item) {
   const BlockEntry& block = index_.at(item.entry);
   ++life_.space(TierId::kDisk).stats.declined;
-  const bool has_copy = block.is_resident(TierId::kHost);
+  const bool has_copy = block.is_resident_anywhere();
   if (!block.is_detached && !has_copy) life_.remove_family(item.entry);
   end(item, Outcome::kDeclined);
 }

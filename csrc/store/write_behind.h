@@ -35,6 +35,10 @@ class WriteBehind {
   /// store's mutex held). kDeclined: no room. kFailed: the device refused.
   void submit_direct(EntryIndex entry, std::span<std::byte> buffer, OnEnd on_end);
 
+  /// Writes the same bytes once more into the slot of a block that is resident on disk; from
+  /// `buffer`, as submit_direct, or from its host slot when that is empty.
+  void rewrite(EntryIndex entry, std::span<std::byte> buffer, OnEnd on_end);
+
   /// Starts what can be started.
   void step(TimeNs now_ns);
   /// True when the job was its own.
@@ -60,6 +64,7 @@ class WriteBehind {
     std::span<std::byte> buffer;  // Empty: the host slot.
     OnEnd on_end;
     bool is_retried = false;
+    bool is_rewrite = false;  // Of a block that is resident on disk, and stays so.
   };
   struct Deferred {
     EntryIndex entry = kNoEntry;

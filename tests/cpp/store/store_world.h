@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "disk/directory_double.h"
 #include "store/store.h"
 #include "testing/sim_world.h"
 
@@ -59,7 +60,7 @@ class StoreWorld {
     executor = std::shared_ptr<Executor>(make_sim_executor(*clock, *disk));
     seams.executor = executor;
     if (!options.path.empty()) {
-      seams.directory = disk->make_directory();
+      seams.directory = std::make_unique<DirectoryDouble>(disk->make_directory(), hooks);
       seams.io_engine = disk->make_io_engine();
     }
     seams.log = [this](const char* level, const std::string& text) {
@@ -145,7 +146,28 @@ class StoreWorld {
     return found.value().num_blocks;
   }
 
+  /// Reopens after a clean close.
+  Status restart() {
+    const Status closed = store->close(60 * kNsPerS);
+    store.reset();
+    return closed.is_ok() ? open() : closed;
+  }
+  std::size_t num_log_lines_with(const std::string& text) const {
+    std::size_t num_lines = 0;
+    for (const std::string& line : log) num_lines += line.find(text) == std::string::npos ? 0 : 1;
+    return num_lines;
+  }
+  void check_consistency() {
+    const Status consistent = store->check_consistency();
+    REQUIRE_MESSAGE(consistent.is_ok(), consistent.to_string());
+  }
+  void flush() {
+    auto flushed = store->flush(60 * kNsPerS);
+    REQUIRE_MESSAGE(flushed.is_ok(), flushed.status().to_string());
+  }
+
   std::shared_ptr<SimClock> clock = std::make_shared<SimClock>();
+  std::shared_ptr<DirectoryHooks> hooks = std::make_shared<DirectoryHooks>();
   std::unique_ptr<SimDisk> disk;
   StoreOptions options;
   std::shared_ptr<Executor> executor;
