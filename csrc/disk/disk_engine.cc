@@ -135,6 +135,7 @@ DiskJobId DiskEngine::run_task(std::function<Status()> task) {
 void DiskEngine::poll(std::vector<DiskResult>& results) {
   std::vector<IoResult> io_results;
   io_engine_.poll(io_results);
+  if (!io_results.empty()) last_result_ns_ = clock_.now_ns();
   for (const IoResult& io_result : io_results) {
     finish(io_result.user_data, io_result.status, results);
   }

@@ -70,6 +70,8 @@ class DiskEngine {
 
   /// When the oldest unfinished job was submitted; kNeverNs: none.
   TimeNs oldest_start_ns() const;
+  /// When a job last ended; 0: none has.
+  TimeNs last_result_ns() const { return last_result_ns_; }
   std::size_t num_jobs() const { return jobs_.size(); }
   std::size_t num_jobs_of(std::uint32_t segment_id) const;
   /// See IoEngine::stop. Results of ended jobs can still be polled.
@@ -140,6 +142,7 @@ class DiskEngine {
   DiskJobId job_id_next_ = 1;
   std::uint64_t use_counter_ = 0;
   std::size_t num_open_ = 0;
+  TimeNs last_result_ns_ = 0;
   std::size_t num_opening_ = 0;
   std::deque<std::uint32_t> to_open_;  // Segments whose jobs wait for a descriptor.
 };

@@ -18,12 +18,14 @@ TimeNs DiskTier::step(TimeNs now_ns) {
   for (auto segment = leaving_.begin(); segment != leaving_.end();) {
     segment = start_removal(*segment) ? leaving_.erase(segment) : segment + 1;
   }
-  const TimeNs stalled_at_ns = engine_.oldest_start_ns() == kNeverNs
-                                   ? kNeverNs
-                                   : engine_.oldest_start_ns() + options_.stall_ns;
+  // Stalled is a device that ends nothing: a slow one with a long queue is not.
+  const TimeNs oldest_ns = engine_.oldest_start_ns();
+  const TimeNs stalled_at_ns =
+      oldest_ns == kNeverNs ? kNeverNs
+                            : std::max(oldest_ns, engine_.last_result_ns()) + options_.stall_ns;
   if (health_ == Health::kOff && read_retry_ns_ == 0) return kNeverNs;
   if (now_ns >= stalled_at_ns) {
-    set_health(Health::kStalled, "an operation has been running for more than " +
+    set_health(Health::kStalled, "nothing has ended for more than " +
                                      std::to_string(options_.stall_ns / kNsPerMs) + " ms");
     return kNeverNs;  // Its own end is the probe.
   }

@@ -179,6 +179,15 @@ bool DiskTier::take_from_others(ClassIndex class_index, bool is_forced) {
   return false;
 }
 
+bool DiskTier::is_family_protected(EntryIndex root) const {
+  const std::vector<EntryIndex> members = life_.index().family(root);
+  return std::any_of(members.begin(), members.end(), [this](EntryIndex member) {
+    const BlockEntry& block = life_.index().at(member);
+    return block.num_holds > 0 || block.num_leases[0] > 0 || block.num_leases[1] > 0 ||
+           block.pin_count > 0;
+  });
+}
+
 bool DiskTier::empty_segment(std::uint16_t segment_index) {
   const Segment& segment = space_.slots.segment(segment_index);
   // Nothing is given up in vain: blocks in use, leased or pinned keep the whole segment.
@@ -197,6 +206,14 @@ bool DiskTier::empty_segment(std::uint16_t segment_index) {
       life_.evict(owner, TierId::kDisk);
       is_moving = true;
     }
+  }
+  // What is left are parents of blocks in other segments. They go with their descendants: the class
+  // that starves could wait for ever for those to go one by one.
+  for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
+    const EntryIndex owner = segment.owners[i];
+    if (owner == kNoEntry) continue;
+    if (is_family_protected(owner)) return false;
+    space_.stats.evicted += life_.remove_family(owner);
   }
   return segment.num_used == 0;
 }

@@ -133,6 +133,7 @@ class DiskTier {
   void finish_creation(const disk::DiskResult& result);
   EntryIndex find_victim(ClassIndex class_index);
   bool take_from_others(ClassIndex class_index, bool is_forced);
+  bool is_family_protected(EntryIndex root) const;
   bool empty_segment(std::uint16_t segment_index);
   bool start_removal(std::uint16_t segment_index);
   void set_health(Health health, const std::string& reason);

@@ -27,7 +27,7 @@ struct StoreOptions {
   bool is_deleted_on_exit = false;
   std::uint64_t blocks_max = 16'777'216;
   TimeNs lock_wait_ns = 0;
-  /// An operation on the disk that takes longer marks the tier stalled.
+  /// A disk that ends none of its running operations for this long is stalled.
   TimeNs stall_ns = 2 * kNsPerS;
   /// clear() and delete end within it.
   TimeNs default_timeout_ns = 30 * kNsPerS;
