@@ -11,6 +11,19 @@ TESTS = Path(__file__).resolve().parent
 PRELUDE = f"import sys\nsys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]\n"
 
 
+# Warnings about the place: where the tests run (below a temporary folder, on a slow disk) is not
+# what they test.
+PLACE_WARNINGS = ("choose a folder on a data disk", "choose a folder on a local SSD")
+
+
+def without_place_warnings(
+    done: subprocess.CompletedProcess[str],
+) -> subprocess.CompletedProcess[str]:
+    lines = done.stderr.splitlines(keepends=True)
+    kept = [line for line in lines if not line.rstrip().endswith(PLACE_WARNINGS)]
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, "".join(kept))
+
+
 def command_of(code: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", PRELUDE + code, *map(str, arguments)]
 
@@ -18,7 +31,7 @@ def command_of(code: str, *arguments: object) -> list[str]:
 def run_python(
     code: str, *arguments: object, timeout_s: float = 100, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    done = subprocess.run(
         command_of(code, *arguments),
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -27,6 +40,7 @@ def run_python(
         timeout=timeout_s,
         check=False,
     )
+    return without_place_warnings(done)
 
 
 def run_well(code: str, *arguments: object, timeout_s: float = 100, **environment: str) -> str:

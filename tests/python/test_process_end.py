@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from child_process import without_place_warnings
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
@@ -31,7 +32,7 @@ with kvtier.open(sys.argv[1], host_bytes="16MiB", disk_bytes="256MiB") as store:
 
 
 def run(code: str, folder: Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, str(folder / "store")],
         cwd=ROOT,
         capture_output=True,
@@ -39,6 +40,7 @@ def run(code: str, folder: Path, timeout_s: float = 60) -> subprocess.CompletedP
         timeout=timeout_s,
         check=False,
     )
+    return without_place_warnings(done)
 
 
 def num_stored(folder: Path) -> int:
