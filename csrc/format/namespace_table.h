@@ -14,7 +14,8 @@
 
 namespace kvtier::format {
 
-inline constexpr const char* kNamespaceFileNames[2] = {"kvtier.namespaces.0", "kvtier.namespaces.1"};
+inline constexpr const char* kNamespaceFileNames[2] = {"kvtier.namespaces.0",
+                                                       "kvtier.namespaces.1"};
 /// A larger table is refused when written and called corrupt when read.
 inline constexpr std::size_t kNamespaceTableBytesMax = 64u << 20;
 
@@ -30,9 +31,10 @@ struct NamespaceTable {
   std::vector<NamespaceRecord> records;
 };
 
-/// Text: a first line with format name, version, store id, sequence, number of records and checksum of
-/// everything else; then `index id description` a line. Line breaks in a description and an index or
-/// id that stands there twice are refused by a check. Whoever writes it minds the size limit.
+/// Text: a first line with format name, version, store id, sequence, number of records and checksum
+/// of everything else; then `index id description` a line. Line breaks in a description and an
+/// index or id that stands there twice are refused by a check. Whoever writes it minds the size
+/// limit.
 std::string encode_namespace_table(const NamespaceTable& table);
 /// kUnsupported: another version. kCorrupt: damaged, cut, duplicate index or id, too large.
 Result<NamespaceTable> decode_namespace_table(std::string_view text);

@@ -1,4 +1,5 @@
-// Slot table entries: each is the commit record of one block on disk. Bytes <-> values, pure functions.
+// Slot table entries: each is the commit record of one block on disk. Bytes <-> values, pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ enum class Codec : std::uint8_t { kRaw = 0 };
 
 struct SlotEntry {
   BlockKey key;
-  BlockKey parent;               // Zero when `is_root`.
+  BlockKey parent;  // Zero when `is_root`.
   bool is_root = true;
   std::uint32_t namespace_index = 0;  // Into the namespace table.
   std::uint32_t length_bytes = 0;     // Payload; the rest of the slot is padding.

@@ -92,8 +92,8 @@ Result<std::unique_ptr<Arena>> Arena::create(std::uint64_t num_bytes) {
   if (num_bytes == 0) return arena;
   // An overcommitting system grants any request and kills somebody later, so this is asked first.
   if (num_bytes > physical_bytes()) {
-    return exhausted(num_bytes, "this machine has only memory_bytes=" +
-                                    std::to_string(physical_bytes()));
+    return exhausted(num_bytes,
+                     "this machine has only memory_bytes=" + std::to_string(physical_bytes()));
   }
   const std::uint64_t unit_bytes = num_bytes >= kHugePageBytes ? kHugePageBytes : page_bytes();
   const std::uint64_t mapped_bytes = (num_bytes + unit_bytes - 1) / unit_bytes * unit_bytes;

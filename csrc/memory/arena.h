@@ -1,5 +1,5 @@
-// Arena: one private host mapping that the host tier and the staging buffers are cut from. Creation and
-// destruction are for one thread; the bytes belong to whoever holds a slot of them.
+// Arena: one private host mapping that the host tier and the staging buffers are cut from. Creation
+// and destruction are for one thread; the bytes belong to whoever holds a slot of them.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ struct ArenaInfo {
 
 class Arena {
  public:
-  /// Maps `num_bytes` (rounded up to 2 MiB when at least that, else to pages), private and anonymous,
-  /// transparent huge pages advised, not inherited by forked children (MADV_DONTFORK), not in core
-  /// dumps (MADV_DONTDUMP). Memory is taken when first touched. 0 bytes is an empty arena.
-  /// kExhausted with need and reason when the system refuses.
+  /// Maps `num_bytes` (rounded up to 2 MiB when at least that, else to pages), private and
+  /// anonymous, transparent huge pages advised, not inherited by forked children (MADV_DONTFORK),
+  /// not in core dumps (MADV_DONTDUMP). Memory is taken when first touched. 0 bytes is an empty
+  /// arena. kExhausted with need and reason when the system refuses.
   static Result<std::unique_ptr<Arena>> create(std::uint64_t num_bytes);
 
   ~Arena();

@@ -1,5 +1,5 @@
-// ExtentAllocator: first fit with coalescing over [0, capacity) in multiples of a unit. Not thread-safe:
-// its owner locks.
+// ExtentAllocator: first fit with coalescing over [0, capacity) in multiples of a unit. Not
+// thread-safe: its owner locks.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class ExtentAllocator {
   std::uint64_t capacity_bytes() const { return capacity_bytes_; }
   std::uint64_t free_bytes() const { return free_bytes_; }
   std::uint64_t largest_free_bytes() const;
-  /// Length of the free run that would arise if [offset, offset + length) were free too: it plus its
-  /// free neighbours.
+  /// Length of the free run that would arise if [offset, offset + length) were free too: it plus
+  /// its free neighbours.
   std::uint64_t run_bytes_if_freed(std::uint64_t offset_bytes, std::uint64_t length_bytes) const;
 
  private:

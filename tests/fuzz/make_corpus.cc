@@ -71,8 +71,8 @@ void write_superblocks(const std::filesystem::path& root) {
   folder.add("zeroed", page);
   encode_superblock({make_digest(1), 41, true, 1000000}, bytes_of(page));
   folder.add_with_damages("clean", page);
-  folder.add("later-version", with_other_version(page, {"superblock", "KVTIERSB",
-                                                        ChecksumPurpose::kSuperblock}));
+  folder.add("later-version",
+             with_other_version(page, {"superblock", "KVTIERSB", ChecksumPurpose::kSuperblock}));
   encode_superblock({make_digest(2), UINT64_MAX, false, UINT64_MAX}, bytes_of(page));
   folder.add("extreme", page);
 }
@@ -120,10 +120,12 @@ void write_slot_entries(const std::filesystem::path& root) {
 void write_namespace_tables(const std::filesystem::path& root) {
   const CorpusFolder folder(root, "namespace_table_fuzz");
   folder.add("empty", encode_namespace_table({make_digest(1), 0, {}}));
-  const std::string text = encode_namespace_table(
-      {make_digest(1), 3, {{0, make_digest(2), R"({"model":"m","rank":0})"},
-                           {1, make_digest(3), R"({"model":"m","rank":1})"},
-                           {4294967295u, make_digest(4), ""}}});
+  const std::string text =
+      encode_namespace_table({make_digest(1),
+                              3,
+                              {{0, make_digest(2), R"({"model":"m","rank":0})"},
+                               {1, make_digest(3), R"({"model":"m","rank":1})"},
+                               {4294967295u, make_digest(4), ""}}});
   folder.add_with_damages("three", text);
   std::string later_version = text;
   later_version[later_version.find(" 1 ") + 1] = '2';

@@ -33,8 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t data
   try_table(text);
   const std::size_t line_end = text.find('\n');
   if (line_end == std::string::npos || line_end < kChecksumDigits) return 0;
-  const std::uint64_t seed = checksum_of(
-      text.substr(line_end + 1), seed_of(kvtier::format::ChecksumPurpose::kNamespaceTable));
+  const std::uint64_t seed = checksum_of(text.substr(line_end + 1),
+                                         seed_of(kvtier::format::ChecksumPurpose::kNamespaceTable));
   const std::size_t digits_begin = line_end - kChecksumDigits;
   char digits[kChecksumDigits + 1];
   std::snprintf(digits, sizeof digits, "%016llx",

@@ -1,6 +1,6 @@
 // Fuzz target: two bytes as a number of parts, the rest as a slot entry of so many; what decodes
-// must encode to the same bytes. To let the fuzzer past the checksums, entries are also tried with the
-// right ones put in. Single-threaded.
+// must encode to the same bytes. To let the fuzzer past the checksums, entries are also tried with
+// the right ones put in. Single-threaded.
 #include "format/slot_table.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ void seal_entry(std::span<std::byte> bytes) {
                                                   seed_of(ChecksumPurpose::kSlotEntryParts)));
   }
   store_little_endian(bytes.data() + kEntryChecksumOffset, std::uint32_t{0});
-  const std::uint64_t checksum = kvtier::checksum_metadata(bytes.first(kEntryBytes),
-                                                           seed_of(ChecksumPurpose::kSlotEntry));
+  const std::uint64_t checksum =
+      kvtier::checksum_metadata(bytes.first(kEntryBytes), seed_of(ChecksumPurpose::kSlotEntry));
   store_little_endian(bytes.data() + kEntryChecksumOffset, static_cast<std::uint32_t>(checksum));
 }
 

@@ -93,8 +93,7 @@ void check_all_paths(std::size_t num_bytes, std::size_t shift) {
     CHECK((num_bytes == 0 || std::memcmp(target_begin, source.data(), num_bytes) == 0));
     CHECK(target_begin[-1] == std::byte{0xee});
     CHECK(target_begin[num_bytes] == std::byte{0xee});
-    CHECK(path->checksum_metadata(raw, num_bytes, 77) ==
-          XXH3_64bits_withSeed(raw, num_bytes, 77));
+    CHECK(path->checksum_metadata(raw, num_bytes, 77) == XXH3_64bits_withSeed(raw, num_bytes, 77));
   }
 }
 
@@ -110,8 +109,8 @@ TEST_CASE("every code path gives the defined value for every length") {
 TEST_CASE("every code path gives the defined value around the batch of 512 leaves and far beyond") {
   const std::size_t batch_bytes = 512 * kLeafBytes;
   for (const std::size_t num_bytes :
-       {batch_bytes - 1, batch_bytes, batch_bytes + 1, batch_bytes + kLeafBytes,
-        2 * batch_bytes, 2 * batch_bytes + 12345, 5 * batch_bytes - 17}) {
+       {batch_bytes - 1, batch_bytes, batch_bytes + 1, batch_bytes + kLeafBytes, 2 * batch_bytes,
+        2 * batch_bytes + 12345, 5 * batch_bytes - 17}) {
     check_all_paths(num_bytes, 0);
     check_all_paths(num_bytes, 5);
   }
@@ -152,8 +151,8 @@ TEST_CASE("swapped leaves change the checksum") {
                      payload.begin() + static_cast<std::ptrdiff_t>((first + 1) * kLeafBytes),
                      payload.begin() + static_cast<std::ptrdiff_t>(second * kLeafBytes));
   };
-  for (const auto& [first, second] : {std::pair<std::size_t, std::size_t>{0, 1},
-                                      {0, 599}, {511, 512}, {100, 101}, {30, 542}}) {
+  for (const auto& [first, second] :
+       {std::pair<std::size_t, std::size_t>{0, 1}, {0, 599}, {511, 512}, {100, 101}, {30, 542}}) {
     swap_leaves(first, second);
     CHECK(checksum_part(payload, seed) != sound);
     swap_leaves(first, second);
@@ -255,7 +254,8 @@ TEST_CASE("wide code paths leave the vector registers clean for everybody else")
   // The canary: the question does find a dirty register.
   asm volatile(
       "vpcmpeqd %%xmm7, %%xmm7, %%xmm7\n\t"
-      "vinsertf128 $1, %%xmm7, %%ymm7, %%ymm7" ::: "xmm7");
+      "vinsertf128 $1, %%xmm7, %%ymm7, %%ymm7" ::
+          : "xmm7");
   const bool is_canary_seen = has_dirty_registers();
   asm volatile("vzeroupper" ::: "memory");
   CHECK(is_canary_seen);

@@ -124,14 +124,14 @@ TEST_CASE("hostile namespace tables are corrupt although their checksum fits") {
   CHECK(code_of(seal(head_with("2"), "0 " + id + " {}\n1 " + id + " {}\n")) ==
         StatusCode::kCorrupt);
   const std::string rest = "0 " + id + " {}\n";
-  for (const char* num_records : {"0", "2", "01", "", "-1", "18446744073709551615",
-                                  "18446744073709551617", "1 1", "x"}) {
+  for (const char* num_records :
+       {"0", "2", "01", "", "-1", "18446744073709551615", "18446744073709551617", "1 1", "x"}) {
     CAPTURE(num_records);
     CHECK(code_of(seal(head_with(num_records), rest)) == StatusCode::kCorrupt);
   }
-  for (const char* head : {"", " ", "kvtier-namespaces", "kvtier-namespaces ",
-                           "kvtier-namespaces 01 ", "kvtier-namespaces 99999999999 ",
-                           "kvtier-namespaces 1 ", "kvtier-namespace 1 00 0 0 "}) {
+  for (const char* head :
+       {"", " ", "kvtier-namespaces", "kvtier-namespaces ", "kvtier-namespaces 01 ",
+        "kvtier-namespaces 99999999999 ", "kvtier-namespaces 1 ", "kvtier-namespace 1 00 0 0 "}) {
     CAPTURE(head);
     CHECK(code_of(seal(head, rest)) == StatusCode::kCorrupt);
   }

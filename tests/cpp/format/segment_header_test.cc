@@ -106,8 +106,8 @@ TEST_CASE("every planned segment is laid out without overlaps and is read back")
     const auto alignment_bytes = static_cast<std::uint32_t>(1u << (random() % 21));
     const auto num_slots = static_cast<std::uint32_t>(1 + random() % 5000);
     const std::uint64_t slot_bytes = (1 + random() % 300) * alignment_bytes;
-    const auto num_parts = static_cast<std::uint32_t>(
-        round % 2 == 0 ? 1 + random() % 16 : 1 + random() % kPartsMax);
+    const auto num_parts =
+        static_cast<std::uint32_t>(round % 2 == 0 ? 1 + random() % 16 : 1 + random() % kPartsMax);
     const SegmentHeader header =
         plan_segment(make_store_id(), 1, num_slots, slot_bytes, num_parts, alignment_bytes);
     check_geometry(header, alignment_bytes);

@@ -126,8 +126,8 @@ TEST_CASE("released memory that is page-locked still reads as zero") {
 }
 
 TEST_CASE("an arena beyond the machine's memory is a clear error") {
-  for (const std::uint64_t num_bytes : {std::uint64_t{1} << 46, std::uint64_t{1} << 62,
-                                        UINT64_MAX - kMiB, UINT64_MAX}) {
+  for (const std::uint64_t num_bytes :
+       {std::uint64_t{1} << 46, std::uint64_t{1} << 62, UINT64_MAX - kMiB, UINT64_MAX}) {
     const Result<std::unique_ptr<Arena>> arena = Arena::create(num_bytes);
     REQUIRE(!arena.is_ok());
     CHECK(arena.status().code() == StatusCode::kExhausted);
