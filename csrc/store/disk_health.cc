@@ -7,10 +7,12 @@
 namespace kvtier::store {
 namespace {
 
-// Failures in a row after which a direction is given up for a while.
+// Failures without a second of success between them after which a direction is given up for a
+// while.
 constexpr std::uint32_t kWriteFailuresMax = 3;
 constexpr std::uint32_t kReadFailuresMax = 8;
 constexpr TimeNs kReprobeNs = 5 * kNsPerS;
+constexpr TimeNs kForgetNs = kNsPerS;
 
 }  // namespace
 
@@ -45,7 +47,8 @@ TimeNs DiskTier::step(TimeNs now_ns) {
 
 void DiskTier::note_write_result(const Status& status, TimeNs now_ns) {
   if (status.is_ok()) {
-    num_write_failures_ = 0;
+    // Writes that were under way with the failed one say nothing about the next.
+    if (now_ns >= write_failure_ns_ + kForgetNs) num_write_failures_ = 0;
     // Before the time for a new try it is a write that was under way when the others failed.
     if (is_read_only_ && now_ns >= write_retry_ns_) {
       is_read_only_ = false;
@@ -54,6 +57,7 @@ void DiskTier::note_write_result(const Status& status, TimeNs now_ns) {
     return;
   }
   if (status.code() == StatusCode::kCancelled || status.code() == StatusCode::kClosed) return;
+  write_failure_ns_ = now_ns;
   const bool is_hopeless = status.code() == StatusCode::kNoSpace || status.os_errno() == EROFS;
   if (++num_write_failures_ < kWriteFailuresMax && !is_hopeless) return;
   is_read_only_ = true;

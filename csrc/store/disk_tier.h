@@ -164,7 +164,8 @@ class DiskTier {
   bool is_growth_blocked_ = false;  // The last creation failed, and not for want of space.
   TimeNs growth_retry_ns_ = 0;      // The device was full: no creation before.
   std::uint32_t num_evictions_ = 0;
-  std::uint32_t num_write_failures_ = 0;  // In a row.
+  std::uint32_t num_write_failures_ = 0;  // Since writes last worked for a while.
+  TimeNs write_failure_ns_ = 0;           // When the last of them came.
   std::uint32_t num_read_failures_ = 0;   // In a row.
   TimeNs write_retry_ns_ = 0;
   TimeNs read_retry_ns_ = 0;
