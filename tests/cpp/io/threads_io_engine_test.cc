@@ -132,7 +132,7 @@ TEST_CASE("the threads engine keeps the contract with a single thread") {
   check_io_engine_conformance([] { return std::make_unique<ThreadsIoWorld>(1); });
 }
 
-TEST_CASE("an op of 1500 pieces goes through a real file") {
+TEST_CASE("E9: an op of 1500 pieces goes through a real file") {
   ThreadsIoWorld world;
   constexpr std::size_t kNumPieces = 1500;
   constexpr std::size_t kPieceBytes = 1000;
@@ -151,7 +151,7 @@ TEST_CASE("an op of 1500 pieces goes through a real file") {
   CHECK(are_equal(source, target));
 }
 
-TEST_CASE("interrupted and shortened calls do not show in the bytes of a real file") {
+TEST_CASE("E7: interrupted and shortened calls do not show in the bytes of a real file") {
   // As a signal on every 10th call and a device that stops on sectors now and then.
   auto num_calls = std::make_shared<std::atomic<std::uint64_t>>(0);
   SystemCalls calls = real_system_calls();

@@ -177,7 +177,7 @@ TEST_CASE("B3: equal keys in different namespaces are different blocks, also aft
   CHECK(count_done(world.get(one_again, 0, 5, 4096)) == 5);
 }
 
-TEST_CASE("a block of any size comes back from both tiers") {
+TEST_CASE("E4: a block of any size comes back from both tiers") {
   for (const std::uint64_t block_bytes : {1ull, 511ull, 512ull, 513ull, 4095ull, 4096ull, 4097ull,
                                           100'001ull, 1'089'536ull, 3'098'112ull}) {  // E4
     CAPTURE(block_bytes);
