@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "memory/aligned_bytes.h"
 #include "memory/arena.h"
 
 namespace kvtier::disk {
@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kProbeFileName = "kvtier.probe";
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-constexpr std::size_t kBufferAlignmentBytes = 4096;
+constexpr std::size_t kTrialBytes = 4096;
 // Enough to keep an SSD busy without a queue that a small machine could not hold.
 constexpr unsigned kNumThreads = 8;
 
@@ -37,11 +37,6 @@ constexpr FileSystemName kFileSystemNames[] = {
     {0xca451a4e, "bcachefs"}, {0x2011bab0, "exfat"}, {0x4d44, "msdos"},
 };
 
-struct FreeBuffer {
-  void operator()(std::byte* bytes) const { std::free(bytes); }
-};
-using Buffer = std::unique_ptr<std::byte, FreeBuffer>;
-
 // Not zeros: some devices and file systems store those for nothing.
 void fill(std::byte* bytes) {
   std::uint64_t state = 0x9e3779b97f4a7c15ull;
@@ -53,11 +48,10 @@ void fill(std::byte* bytes) {
   }
 }
 
-Buffer make_buffer() {
-  auto* bytes = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignmentBytes, kChunkBytes));
-  if (bytes == nullptr) throw std::bad_alloc();
-  fill(bytes);
-  return Buffer(bytes);
+AlignedBytes make_buffer() {
+  AlignedBytes bytes = make_aligned_bytes(kChunkBytes);
+  fill(bytes.get());
+  return bytes;
 }
 
 // The file is closed and removed at the end of the scope, however the probe went.
@@ -102,14 +96,14 @@ std::string find_file_system(const std::string& path) {
 Status try_write(Directory& directory, bool is_direct) {
   const ProbeFile file(directory, is_direct);
   if (!file.status().is_ok()) return file.status();
-  const Buffer source = make_buffer();
-  const Buffer target = make_buffer();
-  std::memset(target.get(), 0, kBufferAlignmentBytes);
-  Status status = directory.write_at(file.fd(), 0, std::span(source.get(), kBufferAlignmentBytes));
+  const AlignedBytes source = make_buffer();
+  const AlignedBytes target = make_buffer();
+  std::memset(target.get(), 0, kTrialBytes);
+  Status status = directory.write_at(file.fd(), 0, std::span(source.get(), kTrialBytes));
   if (!status.is_ok()) return status;
-  status = directory.read_at(file.fd(), 0, std::span(target.get(), kBufferAlignmentBytes));
+  status = directory.read_at(file.fd(), 0, std::span(target.get(), kTrialBytes));
   if (!status.is_ok()) return status;
-  if (std::memcmp(source.get(), target.get(), kBufferAlignmentBytes) == 0) return Status::ok();
+  if (std::memcmp(source.get(), target.get(), kTrialBytes) == 0) return Status::ok();
   return Status(StatusCode::kCorrupt, "a block came back with other bytes than were written");
 }
 

@@ -2,27 +2,16 @@
 #include "disk/segment_file.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
+
+#include "memory/aligned_bytes.h"
 
 namespace kvtier::disk {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kScanBytes = 1u << 20;
-
-struct FreeDelete {
-  void operator()(std::byte* bytes) const { std::free(bytes); }
-};
-using AlignedBytes = std::unique_ptr<std::byte, FreeDelete>;
-
-AlignedBytes make_aligned(std::size_t num_bytes) {
-  auto* bytes = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, num_bytes));
-  if (bytes == nullptr) throw std::bad_alloc();
-  return AlignedBytes(bytes);
-}
 
 /// Closes the descriptor unless it was released.
 class FdGuard {
@@ -47,7 +36,7 @@ Status fill_new_file(Directory& directory, int fd, const format::SegmentHeader& 
     reserved = directory.truncate(fd, header.file_bytes());
   }
   if (!reserved.is_ok()) return reserved;
-  const AlignedBytes page = make_aligned(format::kSegmentHeaderBytes);
+  const AlignedBytes page = make_aligned_bytes(format::kSegmentHeaderBytes);
   const std::span<std::byte> bytes(page.get(), format::kSegmentHeaderBytes);
   format::encode_segment_header(header, bytes);
   Status written = directory.write_at(fd, 0, bytes);
@@ -93,7 +82,7 @@ Result<format::SegmentHeader> read_segment_header(Directory& directory, const st
   auto opened = directory.open_file(name, OpenFlags{});
   if (!opened.is_ok()) return opened.status();
   const FdGuard fd(directory, opened.value());
-  const AlignedBytes buffer = make_aligned(format::kSegmentHeaderBytes);
+  const AlignedBytes buffer = make_aligned_bytes(format::kSegmentHeaderBytes);
   const std::span<std::byte> head(buffer.get(), format::kSegmentHeaderBytes);
   const Status read = directory.read_at(fd.get(), 0, head);
   if (read.code() == StatusCode::kIoError && read.os_errno() == 0) {
@@ -109,7 +98,7 @@ Result<SegmentScan> scan_segment_file(
   auto opened = directory.open_file(name, OpenFlags{});
   if (!opened.is_ok()) return opened.status();
   const FdGuard fd(directory, opened.value());
-  const AlignedBytes buffer = make_aligned(kScanBytes);
+  const AlignedBytes buffer = make_aligned_bytes(kScanBytes);
   const std::span<std::byte> head(buffer.get(), format::kSegmentHeaderBytes);
   Status read = directory.read_at(fd.get(), 0, head);
   if (!read.is_ok()) return read;

@@ -1,21 +1,13 @@
 // Fitting a store into a smaller cap at open. Blocking; before the store has threads.
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <set>
 #include <unordered_set>
 
+#include "memory/aligned_bytes.h"
 #include "store/recovery.h"
 
 namespace kvtier::store {
 namespace {
-
-constexpr std::size_t kPageBytes = 4096;
-
-struct FreeDelete {
-  void operator()(std::byte* bytes) const { std::free(bytes); }
-};
 
 class Shrink {
  public:
@@ -156,10 +148,7 @@ class Shrink {
 
   Status copy_slot(SlotRef source, SlotRef target) {
     const std::uint64_t slot_bytes = space_.slots.slot_bytes(source);
-    const std::uint64_t padded_bytes = (slot_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-    const std::unique_ptr<std::byte, FreeDelete> room(
-        static_cast<std::byte*>(std::aligned_alloc(kPageBytes, padded_bytes)));
-    if (room == nullptr) throw std::bad_alloc();
+    const AlignedBytes room = make_aligned_bytes(slot_bytes);
     const std::span<std::byte> bytes(room.get(), slot_bytes);
     const Status read = transfer(source, bytes, false);
     return read.is_ok() ? transfer(target, bytes, true) : read;
