@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "memory/aligned_bytes.h"
+#include "memory/aligned_buffer.h"
 #include "memory/arena.h"
 
 namespace kvtier::disk {
@@ -48,8 +48,8 @@ void fill(std::byte* bytes) {
   }
 }
 
-AlignedBytes make_buffer() {
-  AlignedBytes bytes = make_aligned_bytes(kChunkBytes);
+AlignedBuffer make_buffer() {
+  AlignedBuffer bytes = make_aligned_buffer(kChunkBytes);
   fill(bytes.get());
   return bytes;
 }
@@ -96,8 +96,8 @@ std::string find_file_system(const std::string& path) {
 Status try_write(Directory& directory, bool is_direct) {
   const ProbeFile file(directory, is_direct);
   if (!file.status().is_ok()) return file.status();
-  const AlignedBytes source = make_buffer();
-  const AlignedBytes target = make_buffer();
+  const AlignedBuffer source = make_buffer();
+  const AlignedBuffer target = make_buffer();
   std::memset(target.get(), 0, kTrialBytes);
   Status status = directory.write_at(file.fd(), 0, std::span(source.get(), kTrialBytes));
   if (!status.is_ok()) return status;

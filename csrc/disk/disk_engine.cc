@@ -2,23 +2,13 @@
 #include "disk/disk_engine.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "disk/segment_file.h"
 
 namespace kvtier::disk {
-namespace {
-
-constexpr std::size_t kPageBytes = 4096;
-
-}  // namespace
-
-void DiskEngine::AlignedDelete::operator()(std::byte* bytes) const { std::free(bytes); }
-
 DiskEngine::DiskEngine(Directory& directory, IoEngine& io_engine, Clock& clock,
                        const DiskEngineOptions& options)
     : directory_(directory), io_engine_(io_engine), clock_(clock), options_(options) {}
@@ -77,53 +67,44 @@ DiskJobId DiskEngine::remove_segment(std::uint32_t segment_id) {
 
 DiskJobId DiskEngine::read_block(std::uint32_t segment_id, std::uint32_t slot_index,
                                  std::span<std::byte> buffer) {
-  Job job;
-  job.kind = JobKind::kRead;
-  job.segment_id = segment_id;
-  job.buffer = buffer;
-  job.offset_bytes = files_.at(segment_id).header.slot_offset_bytes(slot_index);
-  const DiskJobId job_id = add_job(std::move(job));
-  start(job_id);
-  return job_id;
+  return transfer_block(JobKind::kRead, segment_id, slot_index, buffer);
 }
 
 DiskJobId DiskEngine::write_block(std::uint32_t segment_id, std::uint32_t slot_index,
                                   std::span<std::byte> buffer) {
+  return transfer_block(JobKind::kWrite, segment_id, slot_index, buffer);
+}
+
+DiskJobId DiskEngine::transfer_block(JobKind kind, std::uint32_t segment_id,
+                                     std::uint32_t slot_index, std::span<std::byte> buffer) {
   Job job;
-  job.kind = JobKind::kWrite;
+  job.kind = kind;
   job.segment_id = segment_id;
   job.buffer = buffer;
   job.offset_bytes = files_.at(segment_id).header.slot_offset_bytes(slot_index);
-  const DiskJobId job_id = add_job(std::move(job));
-  start(job_id);
-  return job_id;
+  return start_new(std::move(job));
 }
 
 DiskJobId DiskEngine::write_table_pages(std::uint32_t segment_id, std::uint64_t page_index,
                                         std::span<const std::byte> pages) {
   KVTIER_CHECK(pages.size() % format::kTablePageBytes == 0);
-  auto* copy = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, pages.size()));
-  if (copy == nullptr) throw std::bad_alloc();
-  std::memcpy(copy, pages.data(), pages.size());
+  AlignedBuffer copy = make_aligned_buffer(pages.size());
+  std::memcpy(copy.get(), pages.data(), pages.size());
   Job job;
   job.kind = JobKind::kTable;
   job.segment_id = segment_id;
-  job.owned.reset(copy);
-  job.buffer = {copy, pages.size()};
+  job.buffer = {copy.get(), pages.size()};
+  job.owned = std::move(copy);
   job.offset_bytes =
       files_.at(segment_id).header.table_offset_bytes + page_index * format::kTablePageBytes;
-  const DiskJobId job_id = add_job(std::move(job));
-  start(job_id);
-  return job_id;
+  return start_new(std::move(job));
 }
 
 DiskJobId DiskEngine::sync_segment(std::uint32_t segment_id) {
   Job job;
   job.kind = JobKind::kSync;
   job.segment_id = segment_id;
-  const DiskJobId job_id = add_job(std::move(job));
-  start(job_id);
-  return job_id;
+  return start_new(std::move(job));
 }
 
 DiskJobId DiskEngine::run_task(std::function<Status()> task) {
@@ -172,6 +153,12 @@ DiskJobId DiskEngine::add_job(Job job) {
   job.start_ns = clock_.now_ns();
   const DiskJobId job_id = job_id_next_++;
   jobs_.emplace(job_id, std::move(job));
+  return job_id;
+}
+
+DiskJobId DiskEngine::start_new(Job job) {
+  const DiskJobId job_id = add_job(std::move(job));
+  start(job_id);
   return job_id;
 }
 

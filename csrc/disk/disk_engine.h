@@ -17,6 +17,7 @@
 #include "format/segment_header.h"
 #include "io/directory.h"
 #include "io/io_engine.h"
+#include "memory/aligned_buffer.h"
 
 namespace kvtier::disk {
 
@@ -96,9 +97,6 @@ class DiskEngine {
     std::uint64_t allocated_bytes = 0;
     bool is_void = false;  // kRemove.
   };
-  struct AlignedDelete {
-    void operator()(std::byte* bytes) const;
-  };
   struct Job {
     JobKind kind = JobKind::kTask;
     std::uint32_t segment_id = 0;
@@ -106,8 +104,8 @@ class DiskEngine {
     bool is_retried = false;
     std::span<std::byte> buffer;
     std::uint64_t offset_bytes = 0;
-    std::unique_ptr<std::byte, AlignedDelete> owned;  // kTable.
-    std::shared_ptr<Created> created;                 // kCreate, kOpen.
+    AlignedBuffer owned;               // kTable.
+    std::shared_ptr<Created> created;  // kCreate, kOpen.
   };
   struct File {
     format::SegmentHeader header;
@@ -119,6 +117,10 @@ class DiskEngine {
   };
 
   DiskJobId add_job(Job job);
+  /// Adds the job of a segment and starts it.
+  DiskJobId start_new(Job job);
+  DiskJobId transfer_block(JobKind kind, std::uint32_t segment_id, std::uint32_t slot_index,
+                           std::span<std::byte> buffer);
   /// Sends the job to the IoEngine, or to the line of its file while that is being opened.
   void start(DiskJobId job_id);
   void send(DiskJobId job_id, int fd);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "memory/aligned_bytes.h"
+#include "memory/aligned_buffer.h"
 
 namespace kvtier::disk {
 namespace {
@@ -36,7 +36,7 @@ Status fill_new_file(Directory& directory, int fd, const format::SegmentHeader& 
     reserved = directory.truncate(fd, header.file_bytes());
   }
   if (!reserved.is_ok()) return reserved;
-  const AlignedBytes page = make_aligned_bytes(format::kSegmentHeaderBytes);
+  const AlignedBuffer page = make_aligned_buffer(format::kSegmentHeaderBytes);
   const std::span<std::byte> bytes(page.get(), format::kSegmentHeaderBytes);
   format::encode_segment_header(header, bytes);
   Status written = directory.write_at(fd, 0, bytes);
@@ -82,7 +82,7 @@ Result<format::SegmentHeader> read_segment_header(Directory& directory, const st
   auto opened = directory.open_file(name, OpenFlags{});
   if (!opened.is_ok()) return opened.status();
   const FdGuard fd(directory, opened.value());
-  const AlignedBytes buffer = make_aligned_bytes(format::kSegmentHeaderBytes);
+  const AlignedBuffer buffer = make_aligned_buffer(format::kSegmentHeaderBytes);
   const std::span<std::byte> head(buffer.get(), format::kSegmentHeaderBytes);
   const Status read = directory.read_at(fd.get(), 0, head);
   if (read.code() == StatusCode::kIoError && read.os_errno() == 0) {
@@ -98,7 +98,7 @@ Result<SegmentScan> scan_segment_file(
   auto opened = directory.open_file(name, OpenFlags{});
   if (!opened.is_ok()) return opened.status();
   const FdGuard fd(directory, opened.value());
-  const AlignedBytes buffer = make_aligned_bytes(kScanBytes);
+  const AlignedBuffer buffer = make_aligned_buffer(kScanBytes);
   const std::span<std::byte> head(buffer.get(), format::kSegmentHeaderBytes);
   Status read = directory.read_at(fd.get(), 0, head);
   if (!read.is_ok()) return read;

@@ -3,7 +3,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "memory/aligned_bytes.h"
+#include "memory/aligned_buffer.h"
 #include "store/recovery.h"
 
 namespace kvtier::store {
@@ -148,7 +148,7 @@ class Shrink {
 
   Status copy_slot(SlotRef source, SlotRef target) {
     const std::uint64_t slot_bytes = space_.slots.slot_bytes(source);
-    const AlignedBytes room = make_aligned_bytes(slot_bytes);
+    const AlignedBuffer room = make_aligned_buffer(slot_bytes);
     const std::span<std::byte> bytes(room.get(), slot_bytes);
     const Status read = transfer(source, bytes, false);
     return read.is_ok() ? transfer(target, bytes, true) : read;
