@@ -58,6 +58,12 @@ std::uint64_t copy_and_checksum_part(std::span<std::byte> target, std::span<cons
                                                  raw(source.data()), source.size(), tail);
 }
 
+void copy_bytes(std::span<std::byte> target, std::span<const std::byte> source) {
+  KVTIER_CHECK(target.size() == source.size());
+  kernels_in_use().copy(reinterpret_cast<unsigned char*>(target.data()), raw(source.data()),
+                        source.size());
+}
+
 std::uint64_t checksum_metadata(std::span<const std::byte> data, std::uint64_t purpose) {
   return kernels_in_use().checksum_metadata(raw(data.data()), data.size(), purpose);
 }

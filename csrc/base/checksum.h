@@ -29,6 +29,9 @@ std::uint64_t checksum_part(std::span<const std::byte> data, const ChecksumSeed&
 std::uint64_t copy_and_checksum_part(std::span<std::byte> target, std::span<const std::byte> source,
                                      const ChecksumSeed& seed);
 
+/// Copies `source` to `target` (equal lengths, not overlapping); long ones past the caches.
+void copy_bytes(std::span<std::byte> target, std::span<const std::byte> source);
+
 /// XXH3-64 of metadata (headers, tables) with its purpose as seed. Not for block bytes.
 std::uint64_t checksum_metadata(std::span<const std::byte> data, std::uint64_t purpose);
 

@@ -44,6 +44,7 @@ py::object dict_of(const TierStats& stats) {
   fields["mode_io"] = stats.mode_io;
   fields["mode_direct"] = stats.mode_direct;
   fields["mode_note"] = stats.mode_note;
+  fields["mode_io_note"] = stats.mode_io_note;
   return fields;
 }
 

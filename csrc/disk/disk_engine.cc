@@ -114,6 +114,7 @@ DiskJobId DiskEngine::run_task(std::function<Status()> task) {
 }
 
 void DiskEngine::poll(std::vector<DiskResult>& results) {
+  submit();
   std::vector<IoResult> io_results;
   io_engine_.poll(io_results);
   if (!io_results.empty()) last_result_ns_ = clock_.now_ns();
@@ -127,6 +128,7 @@ void DiskEngine::poll(std::vector<DiskResult>& results) {
   while (num_open_ > options_.open_files_max && close_idle_file()) {
   }
   open_files();
+  submit();
 }
 
 TimeNs DiskEngine::oldest_start_ns() const {
@@ -212,10 +214,7 @@ void DiskEngine::send(DiskJobId job_id, int fd) {
       op.priority = IoPriority::kControl;
       break;
   }
-  std::vector<IoOp> ops;
-  ops.push_back(std::move(op));
-  Status submitted = io_engine_.submit(std::move(ops));
-  if (!submitted.is_ok()) fail_later(job_id, std::move(submitted));
+  ops_to_submit_.push_back(std::move(op));
 }
 
 void DiskEngine::send_task(DiskJobId job_id, std::function<Status()> task) {
@@ -224,10 +223,17 @@ void DiskEngine::send_task(DiskJobId job_id, std::function<Status()> task) {
   op.priority = IoPriority::kControl;
   op.task = std::move(task);
   op.user_data = job_id;
-  std::vector<IoOp> ops;
-  ops.push_back(std::move(op));
-  Status submitted = io_engine_.submit(std::move(ops));
-  if (!submitted.is_ok()) fail_later(job_id, std::move(submitted));
+  ops_to_submit_.push_back(std::move(op));
+}
+
+void DiskEngine::submit() {
+  if (ops_to_submit_.empty()) return;
+  std::vector<DiskJobId> job_ids;
+  job_ids.reserve(ops_to_submit_.size());
+  for (const IoOp& op : ops_to_submit_) job_ids.push_back(op.user_data);
+  const Status submitted = io_engine_.submit(std::exchange(ops_to_submit_, {}));
+  if (submitted.is_ok()) return;
+  for (const DiskJobId job_id : job_ids) fail_later(job_id, submitted);
 }
 
 void DiskEngine::open_file(File& file) {

@@ -66,7 +66,10 @@ class DiskEngine {
   DiskJobId sync_segment(std::uint32_t segment_id);
   DiskJobId run_task(std::function<Status()> task);
 
-  /// Appends the results of jobs that ended. Does not block.
+  /// Hands the ops of new jobs to the IoEngine, together, so that it can join neighbours. Whoever
+  /// starts jobs calls it before waiting for them.
+  void submit();
+  /// Submits, then appends the results of jobs that ended. Does not block.
   void poll(std::vector<DiskResult>& results);
 
   /// When the oldest unfinished job was submitted; kNeverNs: none.
@@ -140,6 +143,7 @@ class DiskEngine {
   // Guarded by the owner's mutex.
   std::map<DiskJobId, Job> jobs_;  // Ids rise: the first is the oldest.
   std::unordered_map<std::uint32_t, File> files_;
+  std::vector<IoOp> ops_to_submit_;
   std::vector<DiskResult> early_results_;  // Of jobs that failed at submission.
   DiskJobId job_id_next_ = 1;
   std::uint64_t use_counter_ = 0;

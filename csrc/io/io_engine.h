@@ -57,6 +57,7 @@ struct IoResult {
 struct IoEngineInfo {
   std::string name;  // "threads", "uring", "simulated"
   std::uint32_t queue_depth_max = 0;
+  std::string note;  // Why something is less than best; empty when nothing is.
 };
 
 class IoEngine {
@@ -75,6 +76,14 @@ class IoEngine {
   /// Set once, before the first submit.
   void set_on_result(std::function<void()> on_result);
 
+  /// Memory that most ops will read into or write from, and that stays mapped until stop() returned
+  /// true. A hint: an engine that can prepares it (a ring registers it, piece by piece at first
+  /// use, which page-locks the piece). Before the first submit.
+  void register_memory(std::span<std::byte> memory) { do_register_memory(memory); }
+
+  /// In a forked child: closes descriptors without taking a lock. Nothing else works afterwards.
+  void close_after_fork() { do_close_after_fork(); }
+
   /// Refuses new ops, turns queued ones into kCancelled results, and waits until the running ones
   /// have ended or `deadline_ns`. Returns false when the kernel still holds some: their buffers
   /// must then stay mapped for the rest of the process. Idempotent.
@@ -92,6 +101,8 @@ class IoEngine {
   virtual void do_set_on_result(std::function<void()> on_result) = 0;
   virtual bool do_stop(TimeNs deadline_ns) = 0;
   virtual IoEngineInfo do_info() const = 0;
+  virtual void do_register_memory(std::span<std::byte>) {}
+  virtual void do_close_after_fork() {}
 
   // Atomics: num_in_flight_ acquire/release, so that a reader of 0 sees the effects of all ops.
   std::atomic<std::size_t> num_in_flight_{0};
@@ -102,9 +113,10 @@ struct ThreadsIoOptions {
   std::uint32_t num_threads = 8;
 };
 
-/// pread/pwrite on `num_threads` threads named "kvtier-io". Retries EINTR and EAGAIN, continues
-/// short transfers, splits at 0x7ffff000 bytes and IOV_MAX pieces. Threads start at the first
-/// submit. Threads stuck in the kernel at stop() are detached; they own what they touch.
+/// pread/pwrite on up to `num_threads` threads named "kvtier-io", which start as ops need them.
+/// Neighbours in a file that wait one behind the other become one call. Retries EINTR and EAGAIN,
+/// continues short transfers, splits at 0x7ffff000 bytes and IOV_MAX pieces. Threads stuck in the
+/// kernel at stop() are detached; they own what they touch.
 std::unique_ptr<IoEngine> make_threads_io_engine(Clock& clock, const ThreadsIoOptions& options);
 
 }  // namespace kvtier

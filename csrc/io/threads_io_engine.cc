@@ -3,7 +3,6 @@
 #include "io/threads_io_engine.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "io/blocked_signals.h"
 #include "io/io_op_queue.h"
 #include "io/transfer_loop.h"
 
@@ -29,7 +29,9 @@ constexpr TimeNs kDestructionGraceNs = 1 * kNsPerS;
 
 struct State {
   State(std::uint32_t num_threads, SystemCalls system_calls)
-      : calls(std::move(system_calls)), queue(num_threads), is_exited(num_threads, false) {}
+      : calls(std::move(system_calls)),
+        queue({num_save_threads_max(num_threads), num_background_threads_max(num_threads)}),
+        is_exited(num_threads, false) {}
 
   // Constant after construction, but for on_result: constant after the first submit.
   SystemCalls calls;
@@ -42,21 +44,12 @@ struct State {
   std::vector<IoResult> results;
   std::vector<bool> is_exited;
   std::size_t num_live_threads = 0;
+  std::size_t num_idle_threads = 0;    // Waiting for work.
+  std::size_t num_called_threads = 0;  // Idle ones on their way to it.
   std::size_t num_callbacks = 0;
   bool is_stopped = false;
   bool is_abandoned = false;  // The engine gave up waiting: nobody is called any more.
 };
-
-// SIGSEGV and its like stay deliverable, for handlers that print where a thread died. The rest is
-// the application's business and would only interrupt transfers here (or, as SIGXFSZ, end it).
-sigset_t signals_to_block() {
-  sigset_t signals;
-  sigfillset(&signals);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
-    sigdelset(&signals, fault);
-  }
-  return signals;
-}
 
 Status run_task(const IoOp& op) {
   try {
@@ -83,6 +76,27 @@ IoResult run_op(const SystemCalls& calls, const IoOp& op) {
   return result;
 }
 
+// Each op of a batch gives its own result. What fails as a whole is tried again op by op, so that
+// one bad op does not take its neighbours with it.
+std::vector<IoResult> run_batch(const SystemCalls& calls, const IoBatch& batch) {
+  std::vector<IoResult> results;
+  results.reserve(batch.ops.size());
+  if (batch.ops.size() > 1) {
+    const auto direction =
+        batch.kind() == IoKind::kRead ? TransferDirection::kRead : TransferDirection::kWrite;
+    const auto pieces = batch.pieces();
+    if (transfer_pieces(calls, direction, batch.fd(), batch.offset_bytes(), pieces)
+            .status.is_ok()) {
+      for (const IoOp& op : batch.ops) {
+        results.push_back({op.user_data, Status::ok(), op.length_bytes()});
+      }
+      return results;
+    }
+  }
+  for (const IoOp& op : batch.ops) results.push_back(run_op(calls, op));
+  return results;
+}
+
 // Publishes with `lock` held; returns with it held, having called back without it.
 void publish(State& state, std::unique_lock<std::mutex>& lock, std::vector<IoResult> results) {
   for (IoResult& result : results) state.results.push_back(std::move(result));
@@ -95,25 +109,35 @@ void publish(State& state, std::unique_lock<std::mutex>& lock, std::vector<IoRes
   if (state.num_callbacks == 0) state.threads_changed.notify_all();
 }
 
+// With the mutex held.
+void call_idle_thread(State& state) {
+  if (state.num_idle_threads == state.num_called_threads) return;
+  ++state.num_called_threads;
+  state.work_changed.notify_one();
+}
+
 void run_thread(State& state, std::size_t thread_index) {
   std::unique_lock<std::mutex> lock(state.mutex);
   while (true) {
-    std::optional<IoOp> op = state.queue.take();
-    if (!op) {
+    std::optional<IoBatch> batch = state.queue.take();
+    if (!batch) {
       if (state.is_stopped) break;
+      ++state.num_idle_threads;
       state.work_changed.wait(lock);
+      --state.num_idle_threads;
+      // Whoever wakes first has answered the call, also when it was meant for another.
+      if (state.num_called_threads > 0) --state.num_called_threads;
       continue;
     }
     lock.unlock();
-    const IoPriority priority = op->priority;
-    std::vector<IoResult> results;
-    results.push_back(run_op(state.calls, *op));
-    // What the task captured is gone before its result can be seen.
-    op.reset();
+    const IoPriority priority = batch->priority();
+    std::vector<IoResult> results = run_batch(state.calls, *batch);
+    // What the tasks captured is gone before their results can be seen.
+    batch.reset();
     lock.lock();
     state.queue.finish(priority);
-    // This thread looks for more work itself; others may wait for the room that was just made.
-    state.work_changed.notify_one();
+    // This thread looks for more work itself; another may take what there is room for now.
+    if (!state.queue.is_empty()) call_idle_thread(state);
     publish(state, lock, std::move(results));
   }
   state.is_exited[thread_index] = true;
@@ -137,7 +161,7 @@ class ThreadsIoEngine final : public IoEngine {
   void do_submit(std::vector<IoOp> ops) override {
     std::unique_lock<std::mutex> lock(state_->mutex);
     std::vector<IoResult> refused;
-    const int os_errno = state_->is_stopped ? 0 : start_threads();
+    const int os_errno = state_->is_stopped ? 0 : start_threads(ops.size());
     for (IoOp& op : ops) {
       if (state_->is_stopped) {
         refused.push_back({op.user_data, cancelled(), 0});
@@ -145,9 +169,9 @@ class ThreadsIoEngine final : public IoEngine {
         refused.push_back({op.user_data, Status::from_errno(os_errno, "cannot start thread"), 0});
       } else {
         state_->queue.push(std::move(op));
+        call_idle_thread(*state_);
       }
     }
-    state_->work_changed.notify_all();
     if (!refused.empty()) publish(*state_, lock, std::move(refused));
   }
 
@@ -194,20 +218,22 @@ class ThreadsIoEngine final : public IoEngine {
     return is_idle;
   }
 
-  IoEngineInfo do_info() const override { return {"threads", num_threads_}; }
+  IoEngineInfo do_info() const override { return {"threads", num_threads_, ""}; }
 
   static Status cancelled() {
     return Status(StatusCode::kCancelled, "cannot run op: the I/O engine was stopped before");
   }
 
-  // With the mutex held. Returns 0, or the errno when not even one thread could be started.
-  int start_threads() {
-    if (!threads_.empty()) return 0;
-    const sigset_t blocked = signals_to_block();
-    sigset_t before;
-    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  // With the mutex held. Makes threads for ops that no idle one will take, as far as the limit
+  // goes. Returns 0, or the errno when there is not even one.
+  int start_threads(std::size_t num_ops) {
+    const std::size_t num_free = state_->num_idle_threads - state_->num_called_threads;
+    if (threads_.size() == num_threads_ || num_free >= num_ops) return 0;
+    const std::size_t num_wanted =
+        std::min<std::size_t>(num_threads_, threads_.size() + num_ops - num_free);
+    const BlockedSignals blocked;
     int os_errno = 0;
-    for (std::size_t index = 0; index < num_threads_ && os_errno == 0; ++index) {
+    for (std::size_t index = threads_.size(); index < num_wanted && os_errno == 0; ++index) {
       try {
         // The thread owns the state: it may outlive the engine.
         std::thread thread([state = state_, index] { run_thread(*state, index); });
@@ -218,7 +244,6 @@ class ThreadsIoEngine final : public IoEngine {
         os_errno = error.code().value() == 0 ? EAGAIN : error.code().value();
       }
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return threads_.empty() ? os_errno : 0;
   }
 
@@ -259,6 +284,15 @@ class ThreadsIoEngine final : public IoEngine {
 };
 
 }  // namespace
+
+std::uint32_t num_save_threads_max(std::uint32_t num_threads) {
+  const std::uint32_t num_free = std::max(1u, num_threads / 4);
+  return num_threads > num_free ? num_threads - num_free : 1;
+}
+
+std::uint32_t num_background_threads_max(std::uint32_t num_threads) {
+  return num_threads > 1 ? num_threads - 1 : 1;
+}
 
 std::unique_ptr<IoEngine> make_threads_io_engine(Clock& clock, const ThreadsIoOptions& options,
                                                  SystemCalls calls) {

@@ -58,13 +58,16 @@ Result<std::shared_ptr<Store>> Store::open(
       executor.get(), [clock, executor](Executor*) mutable { executor.reset(); });
   seams.log = std::move(log);
   if (!options.path.empty()) {
-    if (options.io == IoMode::kUring) {
-      return Status(StatusCode::kConfig, "io=uring is not available in this build; use io=auto");
-    }
     auto directory = open_posix_directory(options.path);
     if (!directory.is_ok()) return directory.status();
     seams.directory = std::move(directory).value();
-    seams.io_engine = make_threads_io_engine(*clock, ThreadsIoOptions{options.num_io_threads});
+    auto chosen = choose_io_engine(options.io, *clock, options.num_io_threads);
+    if (!chosen.is_ok()) return chosen.status();
+    seams.io_engine = std::move(chosen.value().engine);
+    if (!chosen.value().note.empty() && seams.log) {
+      seams.log("warning", "disk I/O uses threads, not io_uring: " + chosen.value().note);
+    }
+    seams.io_note = std::move(chosen.value().note);
   }
   return open(options, std::move(seams));
 }

@@ -31,6 +31,7 @@ struct StoreSeams {
   std::shared_ptr<Executor> executor;
   std::unique_ptr<Directory> directory;  // Only with a disk tier.
   std::unique_ptr<IoEngine> io_engine;   // Only with a disk tier.
+  std::string io_note;                   // Why it is not the best engine; else empty.
   /// Receives one line for the log; level "info" or "warning". Any thread, no lock held.
   std::function<void(const char* level, const std::string& text)> log;
 };

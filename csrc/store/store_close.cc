@@ -116,6 +116,7 @@ void Store::Impl::leak_what_the_kernel_holds() {
 void Store::Impl::abandon_after_fork() {
   is_abandoned_.store(true, std::memory_order_release);
   if (seams_.directory) seams_.directory->close_after_fork();
+  if (seams_.io_engine) seams_.io_engine->close_after_fork();
 }
 
 void Store::Impl::fail(const std::string& reason) {

@@ -1,7 +1,7 @@
 // get: hold what is found, read ahead within a window, check, copy in order of the keys.
 // Thread-safe.
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "store/store_impl.h"
 
@@ -12,8 +12,10 @@ using store::Load;
 namespace {
 
 // Reads ahead of the block that is copied next, also when they land in host slots.
-constexpr std::uint64_t kReadAheadBytesMin = 4ull << 20;
-constexpr std::size_t kReadAheadBlocksMax = 256;
+constexpr std::uint64_t kReadAheadBytesMin = 16ull << 20;
+constexpr std::uint64_t kReadAheadLongBlocks = 3;
+constexpr std::size_t kReadAheadBlocksMax = 1024;
+constexpr std::uint64_t kRefillBytes = 2ull << 20;
 
 }  // namespace
 
@@ -22,6 +24,7 @@ struct Store::Impl::GetCall {
     EntryIndex entry = kNoEntry;
     std::shared_ptr<Load> load;
     bool is_from_disk = false;
+    bool is_staged = false;  // Its load began in a staging buffer of this call.
     Outcome outcome = Outcome::kMiss;
   };
   const GetRequest& request;
@@ -30,7 +33,9 @@ struct Store::Impl::GetCall {
   std::vector<Block> blocks;
   std::size_t next_to_issue = 0;
   std::uint64_t read_ahead_bytes = 0;  // Of loads that this call uses now.
+  std::uint64_t staged_bytes = 0;      // Of those, in staging buffers of its own.
   std::size_t num_loads = 0;
+  bool is_window_full = false;
 };
 
 Result<std::vector<Outcome>> Store::Impl::get(const GetRequest& request) {
@@ -40,7 +45,7 @@ Result<std::vector<Outcome>> Store::Impl::get(const GetRequest& request) {
   if (!known.is_ok()) return known.status();
   const TimeNs now_ns = seams_.clock->now_ns();
   leases_.expire(now_ns);
-  GetCall call{request, *known.value(), now_ns + request.timeout_ns, {}, 0, 0, 0};
+  GetCall call{request, *known.value(), now_ns + request.timeout_ns, {}, 0, 0, 0, 0, false};
   call.blocks.resize(request.keys.size());
   stats_.get_blocks += request.keys.size();
   ++num_calls_;
@@ -80,7 +85,7 @@ Outcome Store::Impl::deliver(GetCall& call, std::size_t i, Locked& locked) {
 
   const std::byte* source = host_->address(index_.at(block.entry).slot(kHost));
   locked.lock().unlock();
-  std::memcpy(call.request.targets[i], source, call.space.block_bytes);
+  copy_bytes({call.request.targets[i], call.space.block_bytes}, {source, call.space.block_bytes});
   locked.lock().lock();
   ++host_space_.stats.hits;
   host_space_.stats.bytes_read += call.space.block_bytes;
@@ -104,13 +109,14 @@ Outcome Store::Impl::deliver_loaded(GetCall& call, std::size_t i, Locked& locked
         store::checksum_block(call.space, call.request.keys[i], load->buffer.data());
     locked.lock().lock();
     loader_->end_verify(*load, index_.has_checksums(block.entry, checksums));
-    changed();
+    notify_waiters();
   }
   Outcome outcome = Outcome::kTimeout;
   if (load->state == Load::State::kFailed) outcome = load->outcome;
   if (load->state == Load::State::kReady) {
     locked.lock().unlock();
-    std::memcpy(call.request.targets[i], load->buffer.data(), call.space.block_bytes);
+    copy_bytes({call.request.targets[i], call.space.block_bytes},
+               load->buffer.first(call.space.block_bytes));
     locked.lock().lock();
     outcome = Outcome::kDone;
     ++disk_space_.stats.hits;
@@ -119,20 +125,41 @@ Outcome Store::Impl::deliver_loaded(GetCall& call, std::size_t i, Locked& locked
   return outcome;
 }
 
-/// Starts reads for the coming blocks as far as the window and free buffers go.
+/// Starts reads for the coming blocks as far as the window and free buffers go. A window that was
+/// full is refilled a good part at a time: neighbours that are asked for together become one read.
 void Store::Impl::issue_loads(GetCall& call) {
   if (!disk_ || !disk_->is_readable()) return;
-  const std::uint64_t window_bytes = std::max(staging_->window_bytes(), kReadAheadBytesMin);
+  const std::uint64_t slot_bytes = call.space.slot_bytes;
+  // With long blocks one is read while another is checked and copied.
+  const std::uint64_t window_bytes =
+      std::max({staging_->window_bytes(), kReadAheadBytesMin, kReadAheadLongBlocks * slot_bytes});
+  if (call.is_window_full) {
+    const std::uint64_t refill_bytes = std::min(kRefillBytes, window_bytes / 4);
+    if (call.read_ahead_bytes + refill_bytes > window_bytes) return;
+    if (call.num_loads > kReadAheadBlocksMax / 4 * 3) return;
+  }
+  call.is_window_full = false;
   for (; call.next_to_issue < call.blocks.size(); ++call.next_to_issue) {
     const std::size_t i = call.next_to_issue;
     if (call.blocks[i].entry == kNoEntry || index_.at(call.blocks[i].entry).is_resident(kHost)) {
       continue;
     }
-    const bool is_window_full = call.read_ahead_bytes + call.space.slot_bytes > window_bytes ||
-                                call.num_loads >= kReadAheadBlocksMax;
-    if (call.num_loads > 0 && is_window_full) return;
-    if (!start_load(call, i, 0)) return;
+    call.is_window_full =
+        call.num_loads > 0 && (call.read_ahead_bytes + slot_bytes > window_bytes ||
+                               call.num_loads >= kReadAheadBlocksMax);
+    if (call.is_window_full || !start_load(call, i, 0)) break;
   }
+  submit_io();
+}
+
+/// Whether the call may take one more staging buffer: within its window, or a second one while most
+/// of the pool is idle. Its first is always allowed.
+bool Store::Impl::may_stage_more(const GetCall& call) const {
+  const std::uint64_t slot_bytes = call.space.slot_bytes;
+  if (call.staged_bytes == 0) return true;
+  const bool is_pool_idle = staging_->used_bytes() + slot_bytes <= staging_->capacity_bytes() / 2;
+  const std::uint64_t num_windows = is_pool_idle ? 2 : 1;
+  return call.staged_bytes + slot_bytes <= num_windows * staging_->window_bytes();
 }
 
 /// Joins or starts the load of block `i`. False: no buffer can be had now.
@@ -153,9 +180,12 @@ bool Store::Impl::start_load(GetCall& call, std::size_t i, std::uint64_t ticket)
       life_.begin_fill(block.entry, kHost, *slot);
       block.load = loader_->start(block.entry, host_->bytes(*slot).subspan(0, slot_bytes), true);
     } else {
+      if (!may_stage_more(call)) return false;
       const auto buffer = staging_->reserve(ticket, slot_bytes);
       if (!buffer) return false;
       block.load = loader_->start(block.entry, *buffer, false);
+      block.is_staged = true;
+      call.staged_bytes += slot_bytes;
     }
   }
   ++call.num_loads;
@@ -182,7 +212,8 @@ void Store::Impl::drop_load(GetCall& call, std::size_t i) {
   block.load.reset();
   --call.num_loads;
   call.read_ahead_bytes -= call.space.slot_bytes;
-  changed();
+  if (std::exchange(block.is_staged, false)) call.staged_bytes -= call.space.slot_bytes;
+  notify_waiters();
 }
 
 /// Counters, recency of what was delivered, the disk's share of it, and the holds.

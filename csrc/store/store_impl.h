@@ -86,6 +86,7 @@ class Store::Impl {
     explicit Locked(Impl& impl) : impl_(impl), lock_(impl.mutex_) {}
     ~Locked() {
       if (!lock_.owns_lock()) lock_.lock();
+      impl_.submit_io();
       const bool has_log = !impl_.log_lines_.empty();
       lock_.unlock();
       if (has_log) impl_.hand_over_log();
@@ -122,6 +123,14 @@ class Store::Impl {
   /// Waits for `is_done`, which is looked at with the mutex held; false: the deadline came first.
   /// close() cuts every wait short.
   bool wait(Locked& locked, const std::function<bool()>& is_done, TimeNs deadline_ns);
+  /// Starts the disk jobs that were planned; before waiting and before leaving the mutex.
+  void submit_io() {
+    if (engine_) engine_->submit();
+  }
+  /// What other calls wait for may have come; the pump has nothing new to do.
+  void notify_waiters() {
+    if (num_waiting_ > 0) seams_.executor->notify();
+  }
   void changed() {
     seams_.executor->notify();
     seams_.executor->wake();
@@ -167,6 +176,7 @@ class Store::Impl {
   // get (store_get.cc).
   struct GetCall;
   void issue_loads(GetCall& call);
+  bool may_stage_more(const GetCall& call) const;
   bool start_load(GetCall& call, std::size_t i, std::uint64_t ticket);
   Outcome deliver(GetCall& call, std::size_t i, Locked& locked);
   Outcome deliver_loaded(GetCall& call, std::size_t i, Locked& locked);

@@ -217,7 +217,9 @@ void Store::Impl::fill_disk_stats(TierStats& stats) {
   stats.backlog_bytes = writes_->backlog_bytes();
   stats.health = is_failed_ ? Health::kOff : disk_->health();
   stats.health_reason = disk_->health_reason();
-  stats.mode_io = seams_.io_engine->info().name;
+  const IoEngineInfo io = seams_.io_engine->info();
+  stats.mode_io = io.name;
+  stats.mode_io_note = seams_.io_note.empty() ? io.note : seams_.io_note;
   stats.mode_direct = direct_probe_.is_direct ? "direct" : "buffered";
   stats.mode_note = direct_probe_.reason;
 }

@@ -73,6 +73,8 @@ Status Store::Impl::open() {
   }
   if (seams_.io_engine) {
     seams_.io_engine->set_on_result([executor = seams_.executor] { executor->wake(); });
+    seams_.io_engine->register_memory({host_->arena().base(), host_->arena().num_bytes()});
+    seams_.io_engine->register_memory({staging_->arena().base(), staging_->arena().num_bytes()});
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);

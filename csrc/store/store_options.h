@@ -5,10 +5,10 @@
 #include <string>
 
 #include "base/clock.h"
+#include "io/choose_io_engine.h"
 
 namespace kvtier {
 
-enum class IoMode : std::uint8_t { kAuto, kUring, kThreads };
 enum class DirectMode : std::uint8_t { kAuto, kOn, kOff };
 
 struct StoreOptions {

@@ -62,6 +62,7 @@ void Store::Impl::finish_results(TimeNs now_ns) {
 }
 
 bool Store::Impl::wait(Locked& locked, const std::function<bool()>& is_done, TimeNs deadline_ns) {
+  submit_io();
   ++num_waiting_;
   (void)seams_.executor->wait(
       locked.lock(), [&] { return is_done() || is_cut_short_ || is_failed_; }, deadline_ns);

@@ -167,7 +167,8 @@ void Store::Impl::fill_host_blocks(PutCall& call, Locked& locked) {
       call.blocks[i].checksums = store::copy_and_checksum_block(call.space, request.keys[i],
                                                                 targets[i], request.sources[i]);
     } else {
-      std::memcpy(targets[i], request.sources[i], call.space.block_bytes);
+      copy_bytes({targets[i], call.space.block_bytes},
+                 {request.sources[i], call.space.block_bytes});
       call.blocks[i].checksums.assign(call.space.part_bytes.size(), 0);
     }
     const std::uint64_t padding_bytes = call.space.slot_bytes - call.space.block_bytes;

@@ -36,6 +36,7 @@ struct TierStats {
   std::string mode_io;
   std::string mode_direct;
   std::string mode_note;
+  std::string mode_io_note;
 };
 
 struct StoreStats {

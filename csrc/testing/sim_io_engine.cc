@@ -46,7 +46,7 @@ class SimIoEngine final : public IoEngine {
     return false;
   }
 
-  IoEngineInfo do_info() const override { return {"simulated", state_->options().queue_depth}; }
+  IoEngineInfo do_info() const override { return {"simulated", state_->options().queue_depth, ""}; }
 
   const std::shared_ptr<SimDiskState> state_;
   const std::shared_ptr<SimIoQueue> queue_;
