@@ -13,12 +13,15 @@ class Lease:
 
     num_blocks: int
     """Length of the unbroken prefix, or with prefix=False all that are there."""
-    mask: Mask
-    """bool[n]."""
     tiers: U8
     """uint8[n]: the tier whose copy stays."""
     _core_store: _core.Store = field(repr=False)
     _lease_id: int = field(repr=False)
+
+    @property
+    def mask(self) -> Mask:
+        """Returns bool[n]: the blocks that are leased."""
+        return self.tiers != 0
 
     def release(self) -> bool:
         """Ends the protection. False the second time, after expiry and when nothing was leased."""

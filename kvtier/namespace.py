@@ -84,7 +84,7 @@ class Namespace:
         num_blocks, tiers = self._core_store.lookup(
             self._namespace_index, as_key_array(keys), is_prefix
         )
-        return Lookup(num_blocks=num_blocks, mask=tiers != 0, tiers=tiers)
+        return Lookup(num_blocks, tiers)
 
     def lease(
         self,
@@ -103,7 +103,7 @@ class Namespace:
             check_flag(prefix, "prefix"),
             check_seconds(ttl_s, "ttl_s"),
         )
-        return Lease(num_blocks, tiers != 0, tiers, self._core_store, lease_id)
+        return Lease(num_blocks, tiers, self._core_store, lease_id)
 
     def put(
         self,

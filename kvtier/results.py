@@ -13,16 +13,19 @@ U64: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Lookup:
-    """Which blocks can be had now, and where they lie."""
+    """Which blocks can be had now, and where they lie. Not frozen: that would double its cost."""
 
     num_blocks: int
     """Length of the unbroken prefix, or with prefix=False all that are there."""
-    mask: Mask
-    """bool[n]."""
     tiers: U8
     """uint8[n]: 0 none, 1 host, 2 disk, 3 remote."""
+
+    @property
+    def mask(self) -> Mask:
+        """Returns bool[n]: the blocks that were found, of the prefix only with prefix=True."""
+        return self.tiers != 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,12 +25,16 @@ KeyArray byte_array_of(const std::vector<Element>& values) {
 
 }  // namespace
 
-std::vector<BlockKey> keys_of(const KeyArray& keys) {
+std::span<const BlockKey> key_span_of(const KeyArray& keys) {
   constexpr py::ssize_t kKeyBytes = sizeof(BlockKey);
+  static_assert(alignof(BlockKey) == 1);
   check(keys.ndim() == 2 && keys.shape(1) == kKeyBytes, "keys: expected uint8[n, 16]");
-  std::vector<BlockKey> copied(static_cast<std::size_t>(keys.shape(0)));
-  if (!copied.empty()) std::memcpy(copied.data(), keys.data(), copied.size() * sizeof(BlockKey));
-  return copied;
+  return {reinterpret_cast<const BlockKey*>(keys.data()), static_cast<std::size_t>(keys.shape(0))};
+}
+
+std::vector<BlockKey> keys_of(const KeyArray& keys) {
+  const auto span = key_span_of(keys);
+  return {span.begin(), span.end()};
 }
 
 std::vector<std::byte*> pointers_of(const AddressArray& addresses, std::size_t num_blocks) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/digest.h"
@@ -15,6 +16,9 @@ namespace kvtier::bindings {
 /// Copies, so that a caller who changes the array meanwhile confuses nobody. Throws UsageError
 /// unless uint8[n, 16].
 std::vector<BlockKey> keys_of(const KeyArray& keys);
+/// Not copied: for calls where a key that changes meanwhile only changes what is looked for. Throws
+/// as keys_of. The array must outlive the span.
+std::span<const BlockKey> key_span_of(const KeyArray& keys);
 /// Throws UsageError unless uint64[num_blocks].
 std::vector<std::byte*> pointers_of(const AddressArray& addresses, std::size_t num_blocks);
 /// Throws UsageError unless it has 16 bytes.

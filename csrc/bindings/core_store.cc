@@ -102,18 +102,17 @@ std::uint32_t CoreStore::add_namespace(const py::bytes& id, const std::string& d
 }
 
 py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix) {
-  const auto copied = keys_of(keys);
+  const auto span = key_span_of(keys);
   const auto found = value_or_throw(
-      run([&](Store& store) { return store.lookup(namespace_index, copied, prefix); }));
+      run([&](Store& store) { return store.lookup(namespace_index, span, prefix); }));
   return py::make_tuple(found.num_blocks, array_of(found.tiers));
 }
 
 py::tuple CoreStore::lease(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
                            double ttl_s) {
-  const auto copied = keys_of(keys);
-  const auto leased = value_or_throw(run([&](Store& store) {
-    return store.lease(namespace_index, copied, prefix, ns_from_s(ttl_s));
-  }));
+  const auto span = key_span_of(keys);
+  const auto leased = value_or_throw(run(
+      [&](Store& store) { return store.lease(namespace_index, span, prefix, ns_from_s(ttl_s)); }));
   return py::make_tuple(leased.lease_id, leased.found.num_blocks, array_of(leased.found.tiers));
 }
 

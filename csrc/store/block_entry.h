@@ -2,6 +2,7 @@
 // Guarded by the store's mutex.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/check.h"
@@ -45,24 +46,11 @@ struct RecencyLinks {
 };
 
 struct BlockEntry {
+  // What a lookup reads lies together at the start.
   BlockKey key;
-  std::uint64_t checksum = 0;         // Of the only part; more parts: BlockIndex::part_checksums.
-  std::uint64_t disk_generation = 0;  // Of the disk copy.
   EntryIndex hash_next = kNoEntry;
-  EntryIndex parent = kNoEntry;
-  EntryIndex first_child = kNoEntry;
-  EntryIndex next_sibling = kNoEntry;
-  EntryIndex previous_sibling = kNoEntry;
-  RecencyLinks links[kNumTiers];
-  std::uint32_t slot_index[kNumTiers] = {0, 0};
   std::uint32_t namespace_index = 0;
-  std::uint32_t num_disk_children = 0;  // Children with a slot on disk.
-  std::uint32_t last_use = 0;           // The store's use counter at the last touch.
-  std::uint32_t num_holds = 0;
-  std::uint16_t segment_index[kNumTiers] = {0, 0};
-  std::uint16_t num_leases[kNumTiers] = {0, 0};
   CopyState state[kNumTiers] = {CopyState::kAbsent, CopyState::kAbsent};
-  std::uint8_t pin_count = 0;
   bool is_detached : 1 = false;    // Out of hash and tree: only busy slots and leases keep it.
   bool is_queued : 1 = false;      // Waits for, or is in, its disk write.
   bool is_deferred : 1 = false;    // Declined by a full backlog; offered again when there is room.
@@ -70,6 +58,21 @@ struct BlockEntry {
   bool is_disk_unwanted : 1 =
       false;                      // Cleared while its disk write runs: that write comes to nothing.
   bool is_recovered : 1 = false;  // Its commit was found after an unclean close.
+  std::uint8_t pin_count = 0;
+  EntryIndex parent = kNoEntry;
+
+  std::uint64_t checksum = 0;         // Of the only part; more parts: BlockIndex::part_checksums.
+  std::uint64_t disk_generation = 0;  // Of the disk copy.
+  EntryIndex first_child = kNoEntry;
+  EntryIndex next_sibling = kNoEntry;
+  EntryIndex previous_sibling = kNoEntry;
+  RecencyLinks links[kNumTiers];
+  std::uint32_t slot_index[kNumTiers] = {0, 0};
+  std::uint32_t num_disk_children = 0;  // Children with a slot on disk.
+  std::uint32_t last_use = 0;           // The store's use counter at the last touch.
+  std::uint32_t num_holds = 0;
+  std::uint16_t segment_index[kNumTiers] = {0, 0};
+  std::uint16_t num_leases[kNumTiers] = {0, 0};
 
   CopyState tier_state(TierId tier) const { return state[static_cast<std::size_t>(tier)]; }
   bool is_resident(TierId tier) const { return tier_state(tier) == CopyState::kResident; }
@@ -93,6 +96,7 @@ struct BlockEntry {
   bool has_children() const { return first_child != kNoEntry; }
 };
 
+static_assert(offsetof(BlockEntry, parent) <= 32, "a lookup reads half a cache line");
 static_assert(sizeof(BlockEntry) <= 104,
               "the index promises at most 128 bytes a block, buckets included");
 

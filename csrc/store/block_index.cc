@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <new>
 
@@ -14,6 +15,10 @@ namespace {
 constexpr std::size_t kBucketsMin = 1024;
 // From here on huge pages: a large index is walked at random, a small one should stay small.
 constexpr std::size_t kEntriesForHugePages = 65536;
+// Keys that are looked up side by side: as many as a core fetches from memory at once, and some.
+constexpr std::size_t kGroupKeys = 32;
+// In a row of entries the next ones are fetched this far ahead.
+constexpr EntryIndex kAheadEntries = 12;
 
 }  // namespace
 
@@ -44,6 +49,63 @@ EntryIndex BlockIndex::find(std::uint32_t namespace_index, const BlockKey& key) 
     entry = candidate.hash_next;
   }
   return kNoEntry;
+}
+
+bool BlockIndex::is_at(EntryIndex entry, std::uint32_t namespace_index, const BlockKey& key) const {
+  const BlockEntry& candidate = entries_[entry];
+  return candidate.key == key && candidate.namespace_index == namespace_index &&
+         !candidate.is_detached;
+}
+
+void BlockIndex::find_all(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                          std::span<EntryIndex> found) const {
+  KVTIER_CHECK(keys.size() == found.size());
+  std::size_t i = 0;
+  while (i < keys.size()) {
+    // A chain that was put in one go has its entries in a row.
+    EntryIndex last = i == 0 ? kNoEntry : found[i - 1];
+    while (last != kNoEntry && i < keys.size() && last + 1 < num_touched_ &&
+           is_at(last + 1, namespace_index, keys[i])) {
+      found[i++] = ++last;
+      // Beyond the range is harmless: it is never read.
+      prefetch(last + kAheadEntries);
+    }
+    const std::size_t num_grouped = std::min(kGroupKeys, keys.size() - i);
+    find_group(namespace_index, keys.subspan(i, num_grouped), found.subspan(i, num_grouped));
+    i += num_grouped;
+  }
+}
+
+/// At most kGroupKeys keys: all buckets are asked for before the first is read, then all entries,
+/// one step of every chain at a time.
+void BlockIndex::find_group(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                            std::span<EntryIndex> found) const {
+  std::array<std::size_t, kGroupKeys> buckets;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    buckets[i] = bucket_of(namespace_index, keys[i]);
+    __builtin_prefetch(&buckets_[buckets[i]]);
+  }
+  std::array<std::uint8_t, kGroupKeys> open;
+  std::size_t num_open = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    found[i] = buckets_[buckets[i]];
+    if (found[i] == kNoEntry) continue;
+    prefetch(found[i]);
+    open[num_open++] = static_cast<std::uint8_t>(i);
+  }
+  while (num_open > 0) {
+    std::size_t num_left = 0;
+    for (std::size_t k = 0; k < num_open; ++k) {
+      const std::size_t i = open[k];
+      const BlockEntry& candidate = entries_[found[i]];
+      if (candidate.key == keys[i] && candidate.namespace_index == namespace_index) continue;
+      found[i] = candidate.hash_next;
+      if (found[i] == kNoEntry) continue;
+      prefetch(found[i]);
+      open[num_left++] = static_cast<std::uint8_t>(i);
+    }
+    num_open = num_left;
+  }
 }
 
 EntryIndex BlockIndex::insert(std::uint32_t namespace_index, const BlockKey& key,

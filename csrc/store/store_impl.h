@@ -116,9 +116,12 @@ class Store::Impl {
   // Shared by the calls.
   Status check_open() const;
   Result<const Namespace*> find_namespace(std::uint32_t namespace_index) const;
-  Tier tier_of(EntryIndex entry) const;
   std::vector<std::pair<EntryIndex, Tier>> resolve(std::uint32_t namespace_index,
-                                                   std::span<const BlockKey> keys, bool is_prefix);
+                                                   std::span<const BlockKey> keys,
+                                                   bool is_prefix) const;
+  template <typename Visit>
+  std::size_t visit_found(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                          bool is_prefix, const Visit& visit) const;
   std::uint64_t slot_alignment(std::uint64_t block_bytes) const;
   /// Waits for `is_done`, which is looked at with the mutex held; false: the deadline came first.
   /// close() cuts every wait short.

@@ -1,5 +1,6 @@
 // Namespaces, lookups and leases of a store: what does not wait. Thread-safe.
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -10,6 +11,16 @@ namespace kvtier {
 
 using store::ClassIndex;
 using store::SizeClass;
+
+namespace {
+
+/// Where a block would be taken from.
+Tier tier_of(const store::BlockEntry& block, bool is_disk_served) {
+  if (block.is_resident(store::TierId::kHost)) return Tier::kHost;
+  return is_disk_served && block.is_resident(store::TierId::kDisk) ? Tier::kDisk : Tier::kNone;
+}
+
+}  // namespace
 
 Status Store::Impl::check_open() const {
   if (!is_open_ || is_closing_) return Status(StatusCode::kClosed, "the store is closed");
@@ -143,39 +154,53 @@ Status Store::Impl::place_namespace(Namespace& added) {
   return Status::ok();
 }
 
-Tier Store::Impl::tier_of(EntryIndex entry) const {
-  const store::BlockEntry& block = index_.at(entry);
-  if (is_failed_) return Tier::kNone;
-  if (block.is_resident(kHost)) return Tier::kHost;
-  if (block.is_resident(kDisk) && disk_ && disk_->is_readable()) return Tier::kDisk;
-  return Tier::kNone;
+/// Calls `visit(i, entry, tier)` for keys in order; tier kNone: not there. With `is_prefix` only as
+/// far as the first such key, which is not visited. Returns the number of blocks found.
+template <typename Visit>
+std::size_t Store::Impl::visit_found(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                                     bool is_prefix, const Visit& visit) const {
+  if (is_failed_) return 0;
+  const bool is_disk_served = disk_ && disk_->is_readable();
+  constexpr std::size_t kPartKeys = 256;
+  std::array<EntryIndex, kPartKeys> entries;
+  std::size_t num_found = 0;
+  // The first part is short: most lookups of a prefix end soon or are short themselves.
+  std::size_t part_keys = 32;
+  for (std::size_t start = 0; start < keys.size(); start += part_keys, part_keys = kPartKeys) {
+    part_keys = std::min(part_keys, keys.size() - start);
+    index_.find_all(namespace_index, keys.subspan(start, part_keys),
+                    std::span(entries).first(part_keys));
+    for (std::size_t i = 0; i < part_keys; ++i) {
+      const EntryIndex entry = entries[i];
+      const Tier tier = entry == kNoEntry ? Tier::kNone : tier_of(index_.at(entry), is_disk_served);
+      if (tier == Tier::kNone && is_prefix) return num_found;
+      if (tier != Tier::kNone) ++num_found;
+      visit(start + i, entry, tier);
+    }
+  }
+  return num_found;
 }
 
 std::vector<std::pair<store::EntryIndex, Tier>> Store::Impl::resolve(std::uint32_t namespace_index,
                                                                      std::span<const BlockKey> keys,
-                                                                     bool is_prefix) {
+                                                                     bool is_prefix) const {
   std::vector<std::pair<EntryIndex, Tier>> found(keys.size(), {kNoEntry, Tier::kNone});
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const EntryIndex entry = index_.find(namespace_index, keys[i]);
-    const Tier tier = entry == kNoEntry ? Tier::kNone : tier_of(entry);
+  visit_found(namespace_index, keys, is_prefix, [&](std::size_t i, EntryIndex entry, Tier tier) {
     if (tier != Tier::kNone) found[i] = {entry, tier};
-    if (tier == Tier::kNone && is_prefix) break;
-  }
+  });
   return found;
 }
 
 Result<LookupResult> Store::Impl::lookup(std::uint32_t namespace_index,
                                          std::span<const BlockKey> keys, bool is_prefix) {
+  LookupResult result;
+  result.tiers.assign(keys.size(), Tier::kNone);
   Locked locked(*this);
   if (Status open = check_open(); !open.is_ok()) return open;
   if (auto known = find_namespace(namespace_index); !known.is_ok()) return known.status();
-  LookupResult result;
-  result.tiers.assign(keys.size(), Tier::kNone);
-  const auto found = resolve(namespace_index, keys, is_prefix);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    result.tiers[i] = found[i].second;
-    if (found[i].second != Tier::kNone) ++result.num_blocks;
-  }
+  result.num_blocks =
+      visit_found(namespace_index, keys, is_prefix,
+                  [&](std::size_t i, EntryIndex, Tier tier) { result.tiers[i] = tier; });
   ++stats_.lookups;
   stats_.lookup_blocks += keys.size();
   return result;

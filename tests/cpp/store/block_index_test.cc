@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -58,6 +59,20 @@ TEST_CASE("the index agrees with a map through random inserts, detaches and fami
         REQUIRE_FALSE(index.has_checksums(at->second.entry, std::vector<std::uint64_t>(7, number)));
       }
       REQUIRE(index.num_entries() == known.size());
+      if (step % 100 != 0) continue;
+      // Runs of neighbours, strangers and repetitions, of more than one group.
+      std::vector<BlockKey> keys;
+      std::vector<EntryIndex> expected;
+      std::uint64_t wanted = number;
+      for (int i = 0; i < 150; ++i) {
+        wanted = random.below(4) == 0 ? random.below(3000) : wanted + 3;
+        const auto stored = known.find({space, wanted});
+        keys.push_back(key_of(wanted));
+        expected.push_back(stored == known.end() ? kNoEntry : stored->second.entry);
+      }
+      std::vector<EntryIndex> found(keys.size());
+      index.find_all(space, keys, found);
+      REQUIRE(found == expected);
     }
     std::size_t num_visited = 0;
     index.for_each([&](EntryIndex) { ++num_visited; });
@@ -119,4 +134,24 @@ TEST_CASE("keys that share their first half or their hash are told apart") {
   }
   for (std::size_t i = 0; i < keys.size(); ++i)
     REQUIRE(index.at(index.find(0, keys[i])).key == keys[i]);
+}
+
+TEST_CASE("a chain that lies in a row is found whole, and not beyond what left it") {
+  BlockIndex index(1000);
+  std::vector<BlockKey> keys;
+  for (std::uint64_t number = 0; number < 300; ++number) {
+    keys.push_back(key_of(number));
+    (void)index.insert(7, keys.back(), kNoEntry);
+  }
+  std::vector<EntryIndex> found(keys.size());
+  index.find_all(7, keys, found);
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == i);
+  // Its memory still holds the key.
+  index.detach(100);
+  index.find_all(7, keys, found);
+  CHECK(found[99] == 99);
+  CHECK(found[100] == kNoEntry);
+  CHECK(found[101] == 101);
+  index.find_all(8, keys, found);
+  CHECK(std::count(found.begin(), found.end(), kNoEntry) == 300);
 }
