@@ -21,7 +21,8 @@ class Lease:
     @property
     def mask(self) -> Mask:
         """Returns bool[n]: the blocks that are leased."""
-        return self.tiers != 0
+        mask: Mask = self.tiers != 0
+        return mask
 
     def release(self) -> bool:
         """Ends the protection. False the second time, after expiry and when nothing was leased."""

@@ -25,7 +25,8 @@ class Lookup:
     @property
     def mask(self) -> Mask:
         """Returns bool[n]: the blocks that were found, of the prefix only with prefix=True."""
-        return self.tiers != 0
+        mask: Mask = self.tiers != 0
+        return mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
