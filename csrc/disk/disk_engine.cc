@@ -2,6 +2,7 @@
 #include "disk/disk_engine.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -11,7 +12,11 @@
 namespace kvtier::disk {
 DiskEngine::DiskEngine(Directory& directory, IoEngine& io_engine, Clock& clock,
                        const DiskEngineOptions& options)
-    : directory_(directory), io_engine_(io_engine), clock_(clock), options_(options) {}
+    : directory_(directory),
+      io_engine_(io_engine),
+      clock_(clock),
+      options_(options),
+      is_direct_(options.is_direct) {}
 
 DiskEngine::~DiskEngine() {
   // Jobs that the kernel still holds keep their descriptor open; it ends with the process.
@@ -21,7 +26,8 @@ DiskEngine::~DiskEngine() {
 }
 
 void DiskEngine::add_segment(const format::SegmentHeader& header) {
-  const bool is_new = files_.emplace(header.segment_id, File{header, -1, false, 0, 0, {}}).second;
+  const bool is_new =
+      files_.emplace(header.segment_id, File{header, -1, false, false, 0, 0, {}}).second;
   KVTIER_CHECK(is_new);
 }
 
@@ -34,10 +40,11 @@ DiskJobId DiskEngine::create_segment(const format::SegmentHeader& header) {
   add_segment(header);
   ++files_.at(header.segment_id).num_jobs;
   const DiskJobId job_id = add_job(std::move(job));
-  send_task(job_id, [&directory = directory_, header, created, is_direct = options_.is_direct] {
+  send_task(job_id, [&directory = directory_, header, created, is_direct = is_direct_] {
     auto made = create_segment_file(directory, header, is_direct);
     if (!made.is_ok()) return made.status();
     created->fd = made.value().fd;
+    created->is_direct = is_direct;
     created->allocated_bytes = made.value().allocated_bytes;
     return Status::ok();
   });
@@ -166,6 +173,11 @@ DiskJobId DiskEngine::start_new(Job job) {
 
 void DiskEngine::start(DiskJobId job_id) {
   File& file = files_.at(jobs_.at(job_id).segment_id);
+  if (file.fd >= 0 && file.is_direct && !is_direct_ && file.num_jobs == 0) {
+    // Opened before direct I/O was given up.
+    directory_.close_file(std::exchange(file.fd, -1));
+    --num_open_;
+  }
   ++file.num_jobs;
   file.last_use = ++use_counter_;
   if (file.fd >= 0) {
@@ -191,6 +203,9 @@ void DiskEngine::open_files() {
 
 void DiskEngine::send(DiskJobId job_id, int fd) {
   const Job& job = jobs_.at(job_id);
+  if (files_.at(job.segment_id).is_direct && !is_direct_ && job.kind != JobKind::kSync) {
+    return send_buffered(job_id);
+  }
   IoOp op;
   op.fd = fd;
   op.offset_bytes = job.offset_bytes;
@@ -226,6 +241,33 @@ void DiskEngine::send_task(DiskJobId job_id, std::function<Status()> task) {
   ops_to_submit_.push_back(std::move(op));
 }
 
+/// Rare and slow: opens the file anew for this one op.
+void DiskEngine::send_buffered(DiskJobId job_id) {
+  Job& job = jobs_.at(job_id);
+  job.is_buffered = true;
+  const std::string name = format::segment_file_name(job.segment_id);
+  send_task(job_id, [&directory = directory_, name, is_read = job.kind == JobKind::kRead,
+                     offset_bytes = job.offset_bytes, buffer = job.buffer] {
+    auto opened = directory.open_file(name, OpenFlags{false, false, false});
+    if (!opened.is_ok()) return opened.status();
+    Status moved = is_read ? directory.read_at(opened.value(), offset_bytes, buffer)
+                           : directory.write_at(opened.value(), offset_bytes, buffer);
+    directory.close_file(opened.value());
+    return moved;
+  });
+}
+
+bool DiskEngine::is_refused_as_direct(const Job& job, const Status& status) const {
+  const bool is_transfer =
+      job.kind == JobKind::kRead || job.kind == JobKind::kWrite || job.kind == JobKind::kTable;
+  return is_transfer && !job.is_buffered && status.os_errno() == EINVAL &&
+         files_.at(job.segment_id).is_direct;
+}
+
+void DiskEngine::note_buffered_success() {
+  if (++num_direct_refusals_ >= kDirectRefusalsMax) is_direct_ = false;
+}
+
 void DiskEngine::submit() {
   if (ops_to_submit_.empty()) return;
   std::vector<DiskJobId> job_ids;
@@ -245,10 +287,11 @@ void DiskEngine::open_file(File& file) {
   auto created = job.created;
   const std::string name = format::segment_file_name(file.header.segment_id);
   const DiskJobId job_id = add_job(std::move(job));
-  send_task(job_id, [&directory = directory_, name, created, is_direct = options_.is_direct] {
+  send_task(job_id, [&directory = directory_, name, created, is_direct = is_direct_] {
     auto opened = directory.open_file(name, OpenFlags{false, false, is_direct});
     if (!opened.is_ok()) return opened.status();
     created->fd = opened.value();
+    created->is_direct = is_direct;
     return Status::ok();
   });
 }
@@ -263,6 +306,7 @@ void DiskEngine::finish_open(Job& job, const Status& status) {
   file.waiting.clear();
   if (status.is_ok()) {
     file.fd = job.created->fd;
+    file.is_direct = job.created->is_direct;
     ++num_open_;
   }
   for (const DiskJobId job_id : waiting) {
@@ -284,6 +328,8 @@ void DiskEngine::finish(DiskJobId job_id, const Status& status, std::vector<Disk
     finish_open(opened, status);
     return;
   }
+  if (is_refused_as_direct(job, status)) return send_buffered(job_id);
+  if (job.is_buffered && status.is_ok() && is_direct_) note_buffered_success();
   const bool is_retryable = status.code() == StatusCode::kIoError && job.kind == JobKind::kRead;
   if (is_retryable && !job.is_retried && files_.at(job.segment_id).fd >= 0) {
     job.is_retried = true;
@@ -305,6 +351,7 @@ void DiskEngine::finish(DiskJobId job_id, const Status& status, std::vector<Disk
     if (job.kind == JobKind::kCreate) {
       if (status.is_ok()) {
         file->second.fd = job.created->fd;
+        file->second.is_direct = job.created->is_direct;
         ++num_open_;
         result.value = job.created->allocated_bytes;
       } else {

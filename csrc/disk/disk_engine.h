@@ -78,6 +78,11 @@ class DiskEngine {
   TimeNs last_result_ns() const { return last_result_ns_; }
   std::size_t num_jobs() const { return jobs_.size(); }
   std::size_t num_jobs_of(std::uint32_t segment_id) const;
+  /// False when direct I/O was not asked for, or was given up: an op that the device refuses as
+  /// direct I/O (EINVAL) is done once more through the page cache, and after kDirectRefusalsMax of
+  /// these that worked all others are too, for the life of this engine.
+  bool is_direct() const { return is_direct_; }
+  static constexpr std::uint32_t kDirectRefusalsMax = 3;
   /// See IoEngine::stop. Results of ended jobs can still be polled.
   bool stop(TimeNs deadline_ns);
   /// Forgets all segments and their descriptors. Requires that no job is running.
@@ -98,13 +103,15 @@ class DiskEngine {
   struct Created {
     int fd = -1;
     std::uint64_t allocated_bytes = 0;
-    bool is_void = false;  // kRemove.
+    bool is_void = false;    // kRemove.
+    bool is_direct = false;  // `fd` is.
   };
   struct Job {
     JobKind kind = JobKind::kTask;
     std::uint32_t segment_id = 0;
     TimeNs start_ns = 0;
     bool is_retried = false;
+    bool is_buffered = false;  // On its way through the page cache, after a refusal.
     std::span<std::byte> buffer;
     std::uint64_t offset_bytes = 0;
     AlignedBuffer owned;               // kTable.
@@ -113,6 +120,7 @@ class DiskEngine {
   struct File {
     format::SegmentHeader header;
     int fd = -1;
+    bool is_direct = false;  // `fd` is.
     bool is_opening = false;
     std::uint32_t num_jobs = 0;
     std::uint64_t last_use = 0;
@@ -127,6 +135,9 @@ class DiskEngine {
   /// Sends the job to the IoEngine, or to the line of its file while that is being opened.
   void start(DiskJobId job_id);
   void send(DiskJobId job_id, int fd);
+  void send_buffered(DiskJobId job_id);
+  bool is_refused_as_direct(const Job& job, const Status& status) const;
+  void note_buffered_success();
   void send_task(DiskJobId job_id, std::function<Status()> task);
   void open_file(File& file);
   void finish_open(Job& job, const Status& status);
@@ -150,6 +161,8 @@ class DiskEngine {
   std::size_t num_open_ = 0;
   TimeNs last_result_ns_ = 0;
   std::size_t num_opening_ = 0;
+  bool is_direct_ = false;
+  std::uint32_t num_direct_refusals_ = 0;
   std::deque<std::uint32_t> to_open_;  // Segments whose jobs wait for a descriptor.
 };
 

@@ -202,16 +202,17 @@ class Store::Impl {
   // Background (store_pump.cc).
   TimeNs pump();
   void finish_results(TimeNs now_ns);
+  void note_direct_lost();
 
   // Constant after open().
   const StoreOptions options_;
   StoreSeams seams_;
-  disk::DirectProbe direct_probe_;
   std::uint32_t alignment_bytes_ = 4096;  // Of slots of 4 KiB and more.
   std::uint32_t small_alignment_bytes_ = 512;
 
   // Guarded by mutex_.
   std::mutex mutex_;
+  disk::DirectProbe direct_probe_;
   std::unique_ptr<disk::StoreDirectory> store_directory_;
   std::unique_ptr<disk::DiskEngine> engine_;
   store::BlockIndex index_;

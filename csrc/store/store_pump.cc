@@ -1,5 +1,6 @@
 // The store's background work: results come in, plans go out. Never blocks; one thread at a time.
 #include <algorithm>
+#include <cerrno>
 
 #include "store/store_impl.h"
 
@@ -19,6 +20,7 @@ TimeNs Store::Impl::pump() {
   TimeNs next_ns = leases_.next_expiry_ns();
   if (disk_ && !is_failed_) {
     finish_results(now_ns);
+    if (direct_probe_.is_direct && !engine_->is_direct()) note_direct_lost();
     const Health health_before = disk_->health();
     next_ns = std::min(next_ns, disk_->step(now_ns));
     if (is_directory_lost_) {
@@ -35,6 +37,14 @@ TimeNs Store::Impl::pump() {
     if (disk_->health() != health_before) seams_.executor->notify();
   }
   return next_ns;
+}
+
+void Store::Impl::note_direct_lost() {
+  direct_probe_.is_direct = false;
+  direct_probe_.reason =
+      "direct operations were refused (errno=" + std::to_string(EINVAL) +
+      ") that worked through the page cache; direct I/O is tried again at the next open";
+  log("warning", "disk I/O is buffered, not direct: " + direct_probe_.reason);
 }
 
 void Store::Impl::finish_results(TimeNs now_ns) {

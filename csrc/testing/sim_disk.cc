@@ -34,6 +34,7 @@ std::map<std::string, std::vector<std::byte>>& SimDisk::files() { return impl_->
 std::uint64_t SimDisk::allocated_bytes() const { return impl_->allocated_bytes(); }
 
 std::uint64_t SimDisk::num_reads() const { return impl_->num_reads(); }
+std::uint64_t SimDisk::num_direct_refused() const { return impl_->num_direct_refused(); }
 
 std::uint64_t SimDisk::num_writes() const { return impl_->num_writes(); }
 

@@ -47,9 +47,12 @@ std::string describe(const char* action, int fd, std::uint64_t offset_bytes,
 
 }  // namespace
 
-bool SimDiskState::is_aligned(const Handle& handle, std::uint64_t offset_bytes,
-                              Pieces pieces) const {
+bool SimDiskState::is_aligned(const Handle& handle, std::uint64_t offset_bytes, Pieces pieces) {
   if (!handle.is_direct) return true;
+  if (faults_.is_direct_refused) {
+    ++num_direct_refused_;
+    return false;
+  }
   const std::uint64_t alignment_bytes = options_.direct_alignment_bytes;
   if (offset_bytes % alignment_bytes != 0) return false;
   for (const auto& piece : pieces) {

@@ -40,6 +40,7 @@ class SimDiskState {
   std::uint64_t generation() const { return generation_; }
   std::map<std::string, std::vector<std::byte>>& files() { return files_; }
   std::uint64_t num_reads() const { return num_reads_; }
+  std::uint64_t num_direct_refused() const { return num_direct_refused_; }
   std::uint64_t num_writes() const { return num_writes_; }
   std::uint64_t written_bytes() const { return written_bytes_; }
 
@@ -105,7 +106,7 @@ class SimDiskState {
   const Handle* find_handle(int fd) const;
   std::vector<std::byte>& bytes_of(SimFile& file);
   bool is_aligned(const Handle& handle, std::uint64_t offset_bytes,
-                  std::span<const std::span<std::byte>> pieces) const;
+                  std::span<const std::span<std::byte>> pieces);
   std::uint64_t other_offset(std::uint64_t offset_bytes, std::uint64_t length_bytes,
                              std::uint64_t file_bytes);
   Status store_bytes(SimFile& file, std::uint64_t offset_bytes, std::span<const std::byte> source);
@@ -122,6 +123,7 @@ class SimDiskState {
   bool is_stalled_ = false;
   std::uint64_t generation_ = 0;
   std::uint64_t num_reads_ = 0;
+  std::uint64_t num_direct_refused_ = 0;
   std::uint64_t num_writes_ = 0;
   std::uint64_t written_bytes_ = 0;
   std::uint64_t change_sequence_ = 0;

@@ -29,6 +29,7 @@ struct SimFaults {
   double torn_write = 0;            // Only a prefix of whole sectors is stored, then EIO.
   double sync_error = 0;            // EIO from sync.
   double allocate_unsupported = 0;  // allocate() answers kUnsupported.
+  bool is_direct_refused = false;   // EINVAL from every op on a direct descriptor; no draw.
 };
 
 struct SimOptions {
@@ -79,6 +80,7 @@ class SimDisk {
   std::uint64_t allocated_bytes() const;
   std::uint64_t num_reads() const;
   std::uint64_t num_writes() const;
+  std::uint64_t num_direct_refused() const;
   std::uint64_t written_bytes() const;
 
   /// Time of the next completion (kNeverNs: none); completes what is due now.

@@ -91,6 +91,38 @@ TEST_CASE("E3: without fallocate and direct I/O the tier works, buffered, and sa
   CHECK(opened.message().find("direct=on") != std::string::npos);
 }
 
+TEST_CASE("E13: a device that begins to refuse direct I/O is used through the page cache") {
+  StoreWorld world;
+  world.options.host_bytes = 0;
+  REQUIRE(world.open().is_ok());
+  const auto space = world.add_namespace(20'000);
+  for (std::uint64_t number = 0; number < 60; ++number) world.put(space, number, 1, 20'000);
+  world.flush();
+  CHECK(world.store->stats().disk.mode_direct == "direct");
+  world.disk->faults().is_direct_refused = true;
+  for (std::uint64_t number = 0; number < 60; ++number) {
+    CHECK(count_done(world.get(space, number, 1, 20'000, false)) == 1);
+  }
+  CHECK(count_done(world.put(space, 100, 20, 20'000)) == 20);
+  world.flush();
+  CHECK(count_done(world.get(space, 100, 20, 20'000, false)) == 20);
+  // One op at a time: no more refusals than it takes to believe them.
+  CHECK(world.disk->num_direct_refused() == disk::DiskEngine::kDirectRefusalsMax);
+  CHECK(world.store->stats().disk.mode_direct == "buffered");
+  CHECK(world.store->stats().disk.mode_note.find("errno=22") != std::string::npos);
+  CHECK(world.num_log_lines_with("buffered") == 1);
+  CHECK(world.store->stats().disk.load_failures == 0);
+  CHECK(world.store->stats().disk.health == Health::kOk);
+  world.check_consistency();
+  // The next open looks again.
+  REQUIRE(world.restart().is_ok());
+  CHECK(world.store->stats().disk.mode_direct == "buffered");
+  world.disk->faults().is_direct_refused = false;
+  REQUIRE(world.restart().is_ok());
+  CHECK(world.store->stats().disk.mode_direct == "direct");
+  CHECK(count_done(world.get(world.add_namespace(20'000), 0, 60, 20'000)) == 60);
+}
+
 TEST_CASE("E10: a data file cut to nothing during gets costs misses and nothing else") {
   StoreWorld world;
   world.options.host_bytes = 0;
