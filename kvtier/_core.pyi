@@ -92,6 +92,8 @@ class SimWorld:
 
 def checksum_part(data: bytes, key: bytes, namespace_id: bytes, part_index: int) -> int: ...
 def checksum_path_name() -> str: ...
+def choose_num_io_threads() -> int:
+    """What num_io_threads="auto" means on the CPUs that this process may use."""
 
 class NamespaceContents(TypedDict):
     index: int

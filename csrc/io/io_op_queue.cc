@@ -22,6 +22,12 @@ std::uint32_t num_background_threads_max(std::uint32_t num_threads) {
   return num_threads > 1 ? num_threads - 1 : 1;
 }
 
+std::uint32_t choose_num_io_threads(std::uint32_t num_cpus) {
+  constexpr std::uint32_t kThreads = 8;
+  constexpr std::uint32_t kThreadsOnOneCpu = 2;  // One of them stays free for loads.
+  return num_cpus <= 1 ? kThreadsOnOneCpu : kThreads;
+}
+
 IoOpQueue::IoOpQueue(std::uint32_t num_threads)
     : num_save_threads_max_(num_save_threads_max(num_threads)),
       num_background_threads_max_(num_background_threads_max(num_threads)) {}

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/usable_cpus.h"
+#include "io/threads_io_engine.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -64,7 +66,9 @@ Result<std::shared_ptr<Store>> Store::open(
     auto directory = open_posix_directory(options.path);
     if (!directory.is_ok()) return directory.status();
     seams.directory = std::move(directory).value();
-    seams.io_engine = make_threads_io_engine(*clock, ThreadsIoOptions{options.num_io_threads});
+    const std::uint32_t num_threads =
+        options.num_io_threads > 0 ? options.num_io_threads : choose_num_io_threads(usable_cpus());
+    seams.io_engine = make_threads_io_engine(*clock, ThreadsIoOptions{num_threads});
   }
   return open(options, std::move(seams));
 }
