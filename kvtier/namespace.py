@@ -165,6 +165,21 @@ class Namespace:
             num_blocks=int(np.count_nonzero(mask)), mask=mask, outcomes=_as_outcomes(outcomes)
         )
 
+    def pin(self, keys: object) -> int:
+        """Keeps the unbroken prefix that is there from eviction; returns its length.
+
+        Pins are counted, and end by unpin, delete, clear or a failed load. They survive a restart
+        once a later flush() or close() succeeded (usually sooner: within a batch of commits). What
+        is pinned gets to disk, and there its copy stays; until then, or without a disk tier, its
+        copy in host memory does. At most a quarter of a tier: the prefix ends before the first
+        block beyond.
+        """
+        return self._core_store.pin(self._namespace_index, as_key_array(keys))
+
+    def unpin(self, keys: object) -> int:
+        """Takes one pin from each of these blocks that has one; returns from how many."""
+        return self._core_store.unpin(self._namespace_index, as_key_array(keys))
+
     def delete(self, keys: object) -> int:
         """Removes blocks and their descendants, durably; returns how many.
 

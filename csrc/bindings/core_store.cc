@@ -151,6 +151,16 @@ std::uint64_t CoreStore::erase(std::uint32_t namespace_index, const KeyArray& ke
   return value_or_throw(run([&](Store& store) { return store.erase(namespace_index, copied); }));
 }
 
+std::uint64_t CoreStore::pin(std::uint32_t namespace_index, const KeyArray& keys) {
+  const auto copied = keys_of(keys);
+  return value_or_throw(run([&](Store& store) { return store.pin(namespace_index, copied); }));
+}
+
+std::uint64_t CoreStore::unpin(std::uint32_t namespace_index, const KeyArray& keys) {
+  const auto copied = keys_of(keys);
+  return value_or_throw(run([&](Store& store) { return store.unpin(namespace_index, copied); }));
+}
+
 py::tuple CoreStore::flush(double timeout_s) {
   const auto flushed =
       value_or_throw(run([&](Store& store) { return store.flush(ns_from_s(timeout_s)); }));

@@ -48,6 +48,8 @@ class CoreStore {
   KeyArray get(std::uint32_t namespace_index, const KeyArray& keys, const AddressArray& addresses,
                bool prefix, std::uint64_t request_hash, double timeout_s);
   std::uint64_t erase(std::uint32_t namespace_index, const KeyArray& keys);
+  std::uint64_t pin(std::uint32_t namespace_index, const KeyArray& keys);
+  std::uint64_t unpin(std::uint32_t namespace_index, const KeyArray& keys);
   pybind11::tuple flush(double timeout_s);
   pybind11::dict clear(bool host, bool disk);
   pybind11::dict stats();

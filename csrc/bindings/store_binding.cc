@@ -37,6 +37,8 @@ void bind_store(py::module_& module) {
             py::arg("addresses").noconvert(), py::arg("prefix"), py::arg("request_hash"),
             py::arg("timeout_s"));
   store.def("erase", &CoreStore::erase, py::arg("namespace_index"), py::arg("keys").noconvert());
+  store.def("pin", &CoreStore::pin, py::arg("namespace_index"), py::arg("keys").noconvert());
+  store.def("unpin", &CoreStore::unpin, py::arg("namespace_index"), py::arg("keys").noconvert());
   store.def("flush", &CoreStore::flush, py::arg("timeout_s"));
   store.def("clear", &CoreStore::clear, py::arg("host"), py::arg("disk"));
   store.def("stats", &CoreStore::stats);

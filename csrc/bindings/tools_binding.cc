@@ -50,6 +50,7 @@ py::dict dict_of(const disk::NamespaceContents& contents) {
   fields["id"] = contents.id.to_hex();
   fields["description"] = contents.description;
   fields["num_blocks"] = contents.num_blocks;
+  fields["num_pinned"] = contents.num_pinned;
   fields["payload_bytes"] = contents.payload_bytes;
   return fields;
 }

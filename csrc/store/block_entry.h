@@ -55,14 +55,14 @@ struct BlockEntry {
   EntryIndex previous_sibling = kNoEntry;
   RecencyLinks links[kNumTiers];
   std::uint32_t slot_index[kNumTiers] = {0, 0};
-  std::uint32_t namespace_index = 0;
   std::uint32_t num_disk_children = 0;  // Children with a slot on disk.
   std::uint32_t last_use = 0;           // The store's use counter at the last touch.
   std::uint32_t num_holds = 0;
+  std::uint16_t namespace_index = 0;
   std::uint16_t segment_index[kNumTiers] = {0, 0};
   std::uint16_t num_leases[kNumTiers] = {0, 0};
+  std::uint16_t pin_count = 0;  // As wide as in the slot table.
   CopyState state[kNumTiers] = {CopyState::kAbsent, CopyState::kAbsent};
-  std::uint8_t pin_count = 0;
   bool is_detached : 1 = false;    // Out of hash and tree: only busy slots and leases keep it.
   bool is_queued : 1 = false;      // Waits for, or is in, its disk write.
   bool is_deferred : 1 = false;    // Declined by a full backlog; offered again when there is room.
@@ -76,6 +76,9 @@ struct BlockEntry {
   bool is_resident_anywhere() const {
     return is_resident(TierId::kHost) || is_resident(TierId::kDisk);
   }
+  /// Whose copy a pin protects: the one on disk as soon as there is one, because only that one
+  /// outlives a restart.
+  TierId pinned_tier() const { return is_resident(TierId::kDisk) ? TierId::kDisk : TierId::kHost; }
   void set_state(TierId tier, CopyState to) {
     CopyState& from = state[static_cast<std::size_t>(tier)];
     KVTIER_CHECK(is_legal_transition(from, to));

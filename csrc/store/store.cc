@@ -93,8 +93,14 @@ TimeNs Store::lease_expires_in_ns(std::uint64_t lease_id) {
   return impl_->is_abandoned() ? 0 : impl_->lease_expires_in_ns(lease_id);
 }
 
+Result<std::uint64_t> Store::pin(std::uint32_t namespace_index, std::span<const BlockKey> keys){
+    KVTIER_STORE_CALL(impl_ -> pin(namespace_index, keys))}
+
+Result<std::uint64_t> Store::unpin(std::uint32_t namespace_index, std::span<const BlockKey> keys){
+    KVTIER_STORE_CALL(impl_->unpin(namespace_index, keys))}
+
 Result<std::vector<Outcome>> Store::put(const PutRequest& request){
-    KVTIER_STORE_CALL(impl_ -> put(request))}
+    KVTIER_STORE_CALL(impl_->put(request))}
 
 Result<std::vector<Outcome>> Store::get(const GetRequest& request){
     KVTIER_STORE_CALL(impl_->get(request))}

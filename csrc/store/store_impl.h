@@ -59,6 +59,8 @@ class Store::Impl {
                             bool is_prefix, TimeNs ttl_ns);
   bool release(std::uint64_t lease_id);
   TimeNs lease_expires_in_ns(std::uint64_t lease_id);
+  Result<std::uint64_t> pin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+  Result<std::uint64_t> unpin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Result<std::vector<Outcome>> put(const PutRequest& request);
   Result<std::vector<Outcome>> get(const GetRequest& request);
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
@@ -133,6 +135,9 @@ class Store::Impl {
   void save_namespace(std::uint32_t namespace_index, Locked& locked);
   Status charge_namespaces();
 
+  // Pins (store_pins.cc).
+  bool has_room_for_pin(EntryIndex entry) const;
+
   // put (store_put.cc).
   struct PutBlock {
     /// kRenewed: stored, but its disk copy was found after an unclean close and nobody has checked
@@ -185,6 +190,7 @@ class Store::Impl {
   // Self-check (store_consistency.cc).
   Status check_entry(EntryIndex entry);
   Status check_slots(store::TierSpace& space);
+  Status check_pins();
 
   // Background (store_pump.cc).
   TimeNs pump();

@@ -96,6 +96,7 @@ Result<Store::ClearResults> Store::Impl::clear(bool is_host, bool is_disk) {
   if (is_failed_) return results;
   const TimeNs deadline_ns = seams_.clock->now_ns() + options_.default_timeout_ns;
   leases_.release_all();
+  index_.for_each([this](EntryIndex entry) { life_.end_pins(entry); });
   if (is_host) drop_tier_copies(kHost, results.host);
   if (is_disk && disk_) {
     writes_->drop_backlog();  // Queued puts do not come back.
@@ -138,7 +139,7 @@ void Store::Impl::drop_tier_copies(store::TierId tier, ClearResult& result) {
     ++result.blocks;
     result.bytes += space.slots.slot_bytes(block.slot(tier));
     if (block.is_detached) continue;  // Went with an ancestor.
-    block.pin_count = 0;
+    if (block.pinned_tier() == tier) life_.end_pins(entry);
     const bool is_free = block.num_holds == 0 && block.is_resident(tier);
     if (is_free && block.is_resident(other) && can_stand_without(entry, tier)) {
       life_.drop_copy(entry, tier, store::SlotChange::kRemoved);

@@ -26,6 +26,10 @@ SPACES: tuple[dict[str, object], ...] = (
 )
 
 
+# Whole pages of 4 KiB, and whole sectors below that.
+SLOT_BYTES = (4096, 4096, 1024, 73_728, 20_480)
+
+
 @dataclass(frozen=True)
 class BlockId:
     """One block of the model: the namespace by its index in SPACES, a chain, a depth in it."""
@@ -43,6 +47,9 @@ class BlockId:
     def parent(self) -> "BlockId | None":
         """What it hangs below when it is put as part of its chain."""
         return BlockId(self.space, self.chain, self.depth - 1) if self.depth > 0 else None
+
+    def is_at_or_below(self, other: "BlockId") -> bool:
+        return (self.space, self.chain) == (other.space, other.chain) and self.depth >= other.depth
 
     def payload(self, generation: int) -> U8:
         block_bytes = SPACES[self.space]["block_bytes"]
@@ -144,6 +151,12 @@ class SimulatedStore:
 
     def lease(self, blocks: list[BlockId], *, ttl_s: float, is_prefix: bool) -> kvtier.Lease:
         return self.spaces[blocks[0].space].lease(key_array(blocks), ttl_s=ttl_s, prefix=is_prefix)
+
+    def pin(self, blocks: list[BlockId]) -> int:
+        return self.spaces[blocks[0].space].pin(key_array(blocks))
+
+    def unpin(self, blocks: list[BlockId]) -> int:
+        return self.spaces[blocks[0].space].unpin(key_array(blocks))
 
     def delete(self, blocks: list[BlockId]) -> int:
         return self.spaces[blocks[0].space].delete(key_array(blocks))
