@@ -101,10 +101,12 @@ std::uint32_t CoreStore::add_namespace(const py::bytes& id, const std::string& d
   return value_or_throw(std::move(result), CallKind::kSetUp);
 }
 
-py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix) {
+py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+                            double max_load_s) {
   const auto copied = keys_of(keys);
-  const auto found = value_or_throw(
-      run([&](Store& store) { return store.lookup(namespace_index, copied, prefix); }));
+  const TimeNs max_load_ns = ns_from_s(max_load_s);
+  const auto found = value_or_throw(run(
+      [&](Store& store) { return store.lookup(namespace_index, copied, prefix, max_load_ns); }));
   return py::make_tuple(found.num_blocks, array_of(found.tiers));
 }
 

@@ -25,7 +25,7 @@ void bind_store(py::module_& module) {
   store.def("add_namespace", &CoreStore::add_namespace, py::arg("namespace_id"),
             py::arg("description"), py::arg("block_bytes"), py::arg("part_bytes"));
   store.def("lookup", &CoreStore::lookup, py::arg("namespace_index"), py::arg("keys").noconvert(),
-            py::arg("prefix"));
+            py::arg("prefix"), py::arg("max_load_s"));
   store.def("lease", &CoreStore::lease, py::arg("namespace_index"), py::arg("keys").noconvert(),
             py::arg("prefix"), py::arg("ttl_s"));
   store.def("release", &CoreStore::release, py::arg("lease_id"));

@@ -77,8 +77,8 @@ Result<std::uint32_t> Store::add_namespace(const NamespaceOptions& options){
     KVTIER_STORE_CALL(impl_ -> add_namespace(options))}
 
 Result<LookupResult> Store::lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                                   bool is_prefix){
-    KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix))}
+                                   bool is_prefix, TimeNs max_load_ns){
+    KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix, max_load_ns))}
 
 Result<LeaseResult> Store::lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                                  bool is_prefix, TimeNs ttl_ns) {

@@ -103,8 +103,11 @@ class Store {
   /// tier, parts that do not add up, too many namespaces. A tier that is too small is logged once.
   Result<std::uint32_t> add_namespace(const NamespaceOptions& options);
 
+  /// max_load_ns: counts no further, in order of the keys, than what could be loaded in that time
+  /// by the rates measured lately, behind the reads that are queued. Nothing is cut while a rate is
+  /// unknown: at first, until about 5 ms of loads were measured.
   Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                              bool is_prefix);
+                              bool is_prefix, TimeNs max_load_ns = kNeverNs);
   Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                             bool is_prefix, TimeNs ttl_ns);
   /// False: unknown, expired or already released.

@@ -54,7 +54,7 @@ class Store::Impl {
 
   Result<std::uint32_t> add_namespace(const NamespaceOptions& options);
   Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                              bool is_prefix);
+                              bool is_prefix, TimeNs max_load_ns);
   Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                             bool is_prefix, TimeNs ttl_ns);
   bool release(std::uint64_t lease_id);
@@ -120,6 +120,8 @@ class Store::Impl {
   Tier tier_of(EntryIndex entry) const;
   std::vector<std::pair<EntryIndex, Tier>> resolve(std::uint32_t namespace_index,
                                                    std::span<const BlockKey> keys, bool is_prefix);
+  void cut_late(std::vector<std::pair<EntryIndex, Tier>>& found, const Namespace& space,
+                TimeNs max_load_ns);
   std::uint64_t slot_alignment(std::uint64_t block_bytes) const;
   /// Waits for `is_done`, which is looked at with the mutex held; false: the deadline came first.
   /// close() cuts every wait short.
@@ -219,6 +221,7 @@ class Store::Impl {
   std::unique_ptr<store::DiskTier> disk_;
   std::unique_ptr<store::WriteBehind> writes_;
   std::unique_ptr<store::Loader> loader_;
+  store::RateMeter host_copies_;
   std::unordered_map<EntryIndex, std::shared_ptr<store::Fill>> fills_;
   std::unordered_map<disk::DiskJobId, std::function<void(const Status&)>> tasks_;
   std::vector<std::pair<std::string, std::string>> log_lines_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "format/slot_table.h"
+#include "store/load_time.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -164,14 +165,39 @@ std::vector<std::pair<store::EntryIndex, Tier>> Store::Impl::resolve(std::uint32
   return found;
 }
 
+/// Takes back what could not be loaded within `max_load_ns`, and everything after it.
+void Store::Impl::cut_late(std::vector<std::pair<EntryIndex, Tier>>& found, const Namespace& space,
+                           TimeNs max_load_ns) {
+  store::LoadRates rates;
+  rates.copy_bytes_per_s = host_copies_.expected_bytes_per_s();
+  if (disk_) {
+    rates.read_bytes_per_s = disk_->reads().expected_bytes_per_s();
+    rates.queued_read_bytes = disk_->reads().open_bytes();
+  }
+  const double max_load_s = static_cast<double>(max_load_ns) / static_cast<double>(kNsPerS);
+  store::LoadTime load_time(rates);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i].second == Tier::kNone) continue;
+    const bool is_host = found[i].second == Tier::kHost;
+    const std::uint64_t num_bytes = is_host ? space.block_bytes : space.slot_bytes;
+    if (load_time.add(found[i].second, num_bytes) <= max_load_s) continue;
+    std::fill(found.begin() + static_cast<std::ptrdiff_t>(i), found.end(),
+              std::pair{kNoEntry, Tier::kNone});
+    return;
+  }
+}
+
 Result<LookupResult> Store::Impl::lookup(std::uint32_t namespace_index,
-                                         std::span<const BlockKey> keys, bool is_prefix) {
+                                         std::span<const BlockKey> keys, bool is_prefix,
+                                         TimeNs max_load_ns) {
   Locked locked(*this);
   if (Status open = check_open(); !open.is_ok()) return open;
-  if (auto known = find_namespace(namespace_index); !known.is_ok()) return known.status();
+  const auto known = find_namespace(namespace_index);
+  if (!known.is_ok()) return known.status();
   LookupResult result;
   result.tiers.assign(keys.size(), Tier::kNone);
-  const auto found = resolve(namespace_index, keys, is_prefix);
+  auto found = resolve(namespace_index, keys, is_prefix);
+  if (max_load_ns < kNeverNs) cut_late(found, *known.value(), max_load_ns);
   for (std::size_t i = 0; i < found.size(); ++i) {
     result.tiers[i] = found[i].second;
     if (found[i].second != Tier::kNone) ++result.num_blocks;

@@ -201,6 +201,7 @@ StoreStats Store::Impl::stats() {
   stats.host.misses = stats.get_blocks - stats.host.hits;
   stats.host.bytes_capacity = host_->capacity_bytes();
   stats.host.bytes_used = host_space_.slots.used_bytes();
+  stats.host.read_bytes_per_s = host_copies_.measured_bytes_per_s();
   stats.host.health = is_failed_ ? Health::kOff : Health::kOk;
   stats.host.mode_io = "memory";
   stats.host.mode_direct = host_->arena().info().is_huge_page_advised ? "huge-advised" : "small";
@@ -216,6 +217,7 @@ void Store::Impl::fill_disk_stats(TierStats& stats) {
   stats.bytes_capacity = disk_->capacity_bytes();
   stats.bytes_used = disk_space_.slots.used_bytes() + disk_->table_bytes();
   stats.backlog_bytes = writes_->backlog_bytes();
+  stats.read_bytes_per_s = disk_->reads().measured_bytes_per_s();
   stats.health = is_failed_ ? Health::kOff : disk_->health();
   stats.health_reason = disk_->health_reason();
   stats.mode_io = seams_.io_engine->info().name;

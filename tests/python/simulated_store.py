@@ -75,10 +75,11 @@ class SimulatedStore:
     disk_bytes: int
     staging_bytes: int = 1 * MIB
     capacity_bytes: int = 256 * MIB
+    bytes_per_s: float = 1e9
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world = _core.SimWorld(self.seed, self.capacity_bytes)
+        self.world = _core.SimWorld(self.seed, self.capacity_bytes, self.bytes_per_s)
         self.open()
 
     def open(self) -> None:
@@ -170,6 +171,7 @@ class StatisticsCheck:
 
     GAUGES = frozenset(
         {"bytes_used", "bytes_capacity", "blocks", "pinned_bytes", "leased_bytes", "backlog_bytes"}
+        | {"read_bytes_per_s"}
     )
     COUNTERS = ("lookups", "lookup_blocks", "get_blocks", "hit_blocks", "miss_blocks")
 
