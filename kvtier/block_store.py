@@ -182,14 +182,15 @@ def find_capacity(config: Config) -> Capacity:
 
 def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict[str, object]]:
     """Returns {name: {"value", "origin"}} with "auto" replaced and its reason as "note"."""
-    sizes: dict[str, object] = {
+    resolved: dict[str, object] = {
+        "num_io_threads": _find_num_io_threads(settings.config),
         "host_bytes": capacity.host_bytes,
         "staging_bytes": capacity.staging_bytes,
         "disk_bytes": capacity.disk_bytes,
     }
     effective: dict[str, dict[str, object]] = {}
     for name in SETTINGS:
-        value = sizes.get(name, getattr(settings.config, name))
+        value = resolved.get(name, getattr(settings.config, name))
         effective[name] = {"value": value, "origin": settings.origins[name]}
         if name in capacity.notes:
             effective[name]["note"] = capacity.notes[name]
@@ -210,12 +211,17 @@ def _effective_text(effective: Mapping[str, Mapping[str, object]]) -> str:
     return ", ".join(f"{name}={it['value']} ({it['origin']})" for name, it in effective.items())
 
 
+def _find_num_io_threads(config: Config) -> int:
+    chosen = config.num_io_threads
+    return chosen if isinstance(chosen, int) else _core.choose_num_io_threads()
+
+
 def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
     options: _core.StoreOptions = {
         "host_bytes": capacity.host_bytes,
         "io": config.io,
         "direct": config.direct,
-        "num_io_threads": config.num_io_threads,
+        "num_io_threads": _find_num_io_threads(config),
         "has_checksum": config.checksum,
         "is_deleted_on_exit": config.on_exit == "delete",
         "blocks_max": config.max_blocks,

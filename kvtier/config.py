@@ -66,8 +66,10 @@ def _size(minimum_bytes: int, is_auto_allowed: bool = False) -> _Parser:
     return parse
 
 
-def _whole(minimum: int, maximum: int) -> _Parser:
+def _whole(minimum: int, maximum: int, is_auto_allowed: bool = False) -> _Parser:
     def parse(value: object, name: str) -> SettingValue:
+        if is_auto_allowed and isinstance(value, str) and value.strip().lower() == AUTO:
+            return AUTO
         text = value.strip() if isinstance(value, str) else ""
         is_digits = text.isdecimal() and len(text) <= 20
         number = parse_whole_number(int(text) if is_digits else value, name)
@@ -231,12 +233,12 @@ class Config:
             price="memory of the index, up to 128 bytes a block",
         ),
     )
-    num_io_threads: int = field(
-        default=8,
+    num_io_threads: int | str = field(
+        default=AUTO,
         metadata=_setting(
-            _whole(1, 256),
+            _whole(1, 256, is_auto_allowed=True),
             unit="threads",
-            range_text="1 to 256",
+            range_text='1 to 256, or "auto": 8, and 2 where one CPU is usable',
             meaning="threads that read and write when io is threads",
             price="CPU time and switches beyond what the disk can use",
         ),

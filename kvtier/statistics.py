@@ -23,6 +23,7 @@ _TIER_NUMBERS: Final = (
     "pinned_bytes",
     "leased_bytes",
     "backlog_bytes",
+    "read_bytes_per_s",
 )
 _TIERS: Final = ("host", "disk")
 

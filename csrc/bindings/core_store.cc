@@ -101,10 +101,12 @@ std::uint32_t CoreStore::add_namespace(const py::bytes& id, const std::string& d
   return value_or_throw(std::move(result), CallKind::kSetUp);
 }
 
-py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix) {
+py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+                            double max_load_s) {
   const auto span = key_span_of(keys);
+  const TimeNs max_load_ns = ns_from_s(max_load_s);
   const auto found = value_or_throw(
-      run([&](Store& store) { return store.lookup(namespace_index, span, prefix); }));
+      run([&](Store& store) { return store.lookup(namespace_index, span, prefix, max_load_ns); }));
   return py::make_tuple(found.num_blocks, array_of(found.tiers));
 }
 
@@ -148,6 +150,16 @@ KeyArray CoreStore::get(std::uint32_t namespace_index, const KeyArray& keys,
 std::uint64_t CoreStore::erase(std::uint32_t namespace_index, const KeyArray& keys) {
   const auto copied = keys_of(keys);
   return value_or_throw(run([&](Store& store) { return store.erase(namespace_index, copied); }));
+}
+
+std::uint64_t CoreStore::pin(std::uint32_t namespace_index, const KeyArray& keys) {
+  const auto copied = keys_of(keys);
+  return value_or_throw(run([&](Store& store) { return store.pin(namespace_index, copied); }));
+}
+
+std::uint64_t CoreStore::unpin(std::uint32_t namespace_index, const KeyArray& keys) {
+  const auto copied = keys_of(keys);
+  return value_or_throw(run([&](Store& store) { return store.unpin(namespace_index, copied); }));
 }
 
 py::tuple CoreStore::flush(double timeout_s) {

@@ -37,7 +37,8 @@ class CoreStore {
 
   std::uint32_t add_namespace(const pybind11::bytes& id, const std::string& description,
                               std::uint64_t block_bytes, std::vector<std::uint64_t> part_bytes);
-  pybind11::tuple lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix);
+  pybind11::tuple lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+                         double max_load_s);
   pybind11::tuple lease(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
                         double ttl_s);
   bool release(std::uint64_t lease_id);
@@ -48,6 +49,8 @@ class CoreStore {
   KeyArray get(std::uint32_t namespace_index, const KeyArray& keys, const AddressArray& addresses,
                bool prefix, std::uint64_t request_hash, double timeout_s);
   std::uint64_t erase(std::uint32_t namespace_index, const KeyArray& keys);
+  std::uint64_t pin(std::uint32_t namespace_index, const KeyArray& keys);
+  std::uint64_t unpin(std::uint32_t namespace_index, const KeyArray& keys);
   pybind11::tuple flush(double timeout_s);
   pybind11::dict clear(bool host, bool disk);
   pybind11::dict stats();

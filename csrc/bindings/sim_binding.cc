@@ -17,18 +17,20 @@ namespace {
 
 namespace py = pybind11;
 
-testing::SimOptions sim_options(std::uint64_t seed, std::uint64_t capacity_bytes) {
+testing::SimOptions sim_options(std::uint64_t seed, std::uint64_t capacity_bytes,
+                                double bytes_per_s) {
   testing::SimOptions options;
   options.seed = seed;
   options.capacity_bytes = capacity_bytes;
+  options.bytes_per_s = bytes_per_s;
   return options;
 }
 
 class SimWorld {
  public:
-  SimWorld(std::uint64_t seed, std::uint64_t capacity_bytes)
+  SimWorld(std::uint64_t seed, std::uint64_t capacity_bytes, double bytes_per_s)
       : clock_(std::make_shared<testing::SimClock>()),
-        disk_(*clock_, sim_options(seed, capacity_bytes)) {}
+        disk_(*clock_, sim_options(seed, capacity_bytes, bytes_per_s)) {}
 
   std::unique_ptr<CoreStore> open(const py::dict& options, py::object log) {
     return std::make_unique<CoreStore>(
@@ -63,6 +65,10 @@ class SimWorld {
       return;
     }
     disk_.faults().*(found->second) = probability;
+  }
+
+  double now_s() const {
+    return static_cast<double>(clock_->now_ns()) / static_cast<double>(kNsPerS);
   }
 
   void advance_s(double seconds) {
@@ -106,12 +112,14 @@ class SimWorld {
 
 void bind_sim(py::module_& module) {
   py::class_<SimWorld> world(module, "SimWorld");
-  world.def(py::init<std::uint64_t, std::uint64_t>(), py::arg("seed"), py::arg("capacity_bytes"));
+  world.def(py::init<std::uint64_t, std::uint64_t, double>(), py::arg("seed"),
+            py::arg("capacity_bytes"), py::arg("bytes_per_s") = testing::SimOptions().bytes_per_s);
   // The store's clock, executor and files are the world's.
   world.def("open", &SimWorld::open, py::arg("options"), py::arg("log"), py::keep_alive<0, 1>());
   world.def("crash", &SimWorld::crash, py::arg("keeps_all"));
   world.def("set_fault", &SimWorld::set_fault, py::arg("name"), py::arg("probability"));
   world.def("set_stalled", &SimWorld::set_stalled, py::arg("stalled"));
+  world.def("now_s", &SimWorld::now_s);
   world.def("advance_s", &SimWorld::advance_s, py::arg("seconds"));
   world.def("file_names", &SimWorld::file_names);
   world.def("allocated_bytes", &SimWorld::allocated_bytes);

@@ -25,7 +25,7 @@ void bind_store(py::module_& module) {
   store.def("add_namespace", &CoreStore::add_namespace, py::arg("namespace_id"),
             py::arg("description"), py::arg("block_bytes"), py::arg("part_bytes"));
   store.def("lookup", &CoreStore::lookup, py::arg("namespace_index"), py::arg("keys").noconvert(),
-            py::arg("prefix"));
+            py::arg("prefix"), py::arg("max_load_s"));
   store.def("lease", &CoreStore::lease, py::arg("namespace_index"), py::arg("keys").noconvert(),
             py::arg("prefix"), py::arg("ttl_s"));
   store.def("release", &CoreStore::release, py::arg("lease_id"));
@@ -37,6 +37,8 @@ void bind_store(py::module_& module) {
             py::arg("addresses").noconvert(), py::arg("prefix"), py::arg("request_hash"),
             py::arg("timeout_s"));
   store.def("erase", &CoreStore::erase, py::arg("namespace_index"), py::arg("keys").noconvert());
+  store.def("pin", &CoreStore::pin, py::arg("namespace_index"), py::arg("keys").noconvert());
+  store.def("unpin", &CoreStore::unpin, py::arg("namespace_index"), py::arg("keys").noconvert());
   store.def("flush", &CoreStore::flush, py::arg("timeout_s"));
   store.def("clear", &CoreStore::clear, py::arg("host"), py::arg("disk"));
   store.def("stats", &CoreStore::stats);

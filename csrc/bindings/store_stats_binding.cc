@@ -39,6 +39,7 @@ py::object dict_of(const TierStats& stats) {
   fields["pinned_bytes"] = stats.pinned_bytes;
   fields["leased_bytes"] = stats.leased_bytes;
   fields["backlog_bytes"] = stats.backlog_bytes;
+  fields["read_bytes_per_s"] = stats.read_bytes_per_s;
   fields["health"] = health_word(stats.health);
   fields["health_reason"] = stats.health_reason;
   fields["mode_io"] = stats.mode_io;

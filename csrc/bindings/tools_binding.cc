@@ -9,12 +9,14 @@
 
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/usable_cpus.h"
 #include "bindings/array_arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/errors_binding.h"
 #include "disk/directory_inspector.h"
 #include "disk/directory_probe.h"
 #include "io/directory.h"
+#include "io/threads_io_engine.h"
 
 namespace kvtier::bindings {
 namespace {
@@ -48,6 +50,7 @@ py::dict dict_of(const disk::NamespaceContents& contents) {
   fields["id"] = contents.id.to_hex();
   fields["description"] = contents.description;
   fields["num_blocks"] = contents.num_blocks;
+  fields["num_pinned"] = contents.num_pinned;
   fields["payload_bytes"] = contents.payload_bytes;
   return fields;
 }
@@ -150,6 +153,7 @@ void bind_tools(py::module_& module) {
   module.def("checksum_part", &checksum_of, py::arg("data"), py::arg("key"),
              py::arg("namespace_id"), py::arg("part_index"));
   module.def("checksum_path_name", &checksum_path_name);
+  module.def("choose_num_io_threads", [] { return choose_num_io_threads(usable_cpus()); });
   module.def("inspect_directory", &inspect, py::arg("path"));
   module.def("verify_directory", &verify, py::arg("path"), py::arg("report"));
   module.def("probe_directory", &probe, py::arg("path"), py::arg("probe_bytes"));

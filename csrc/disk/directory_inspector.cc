@@ -297,6 +297,7 @@ Result<DirectoryContents> inspect_directory(Directory& directory) {
                                   const auto owner = owners.find(entry.namespace_index);
                                   if (owner == owners.end()) return;
                                   owner->second->num_blocks += 1;
+                                  owner->second->num_pinned += entry.pin_count > 0 ? 1 : 0;
                                   owner->second->payload_bytes += entry.length_bytes;
                                 });
   if (!status.is_ok()) return status;

@@ -18,6 +18,7 @@ struct NamespaceContents {
   NamespaceId id;
   std::string description;
   std::uint64_t num_blocks = 0;
+  std::uint64_t num_pinned = 0;  // Of those.
   std::uint64_t payload_bytes = 0;
 };
 

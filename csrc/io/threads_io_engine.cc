@@ -294,6 +294,12 @@ std::uint32_t num_background_threads_max(std::uint32_t num_threads) {
   return num_threads > 1 ? num_threads - 1 : 1;
 }
 
+std::uint32_t choose_num_io_threads(std::uint32_t num_cpus) {
+  constexpr std::uint32_t kThreads = 8;
+  constexpr std::uint32_t kThreadsOnOneCpu = 2;  // One of them stays free for loads.
+  return num_cpus <= 1 ? kThreadsOnOneCpu : kThreads;
+}
+
 std::unique_ptr<IoEngine> make_threads_io_engine(Clock& clock, const ThreadsIoOptions& options,
                                                  SystemCalls calls) {
   return std::make_unique<ThreadsIoEngine>(clock, options, std::move(calls));

@@ -18,4 +18,8 @@ std::unique_ptr<IoEngine> make_threads_io_engine(Clock& clock, const ThreadsIoOp
 std::uint32_t num_save_threads_max(std::uint32_t num_threads);
 std::uint32_t num_background_threads_max(std::uint32_t num_threads);
 
+/// How many threads suit a process with that many usable CPUs: enough to keep a device busy, fewer
+/// where they would only take turns on one CPU.
+std::uint32_t choose_num_io_threads(std::uint32_t num_cpus);
+
 }  // namespace kvtier

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,6 +39,9 @@ Status exhausted(std::uint64_t need_bytes, const std::string& reason) {
 
 // Empty when the system has transparent huge pages for those who ask.
 std::string huge_pages_refused_because() {
+  if (::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1) {
+    return "transparent huge pages are switched off for this process";
+  }
   const int fd = ::open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return "this kernel has no transparent huge pages";
   char text[128];

@@ -49,7 +49,7 @@ struct BlockEntry {
   // What a lookup reads lies together at the start.
   BlockKey key;
   EntryIndex hash_next = kNoEntry;
-  std::uint32_t namespace_index = 0;
+  std::uint16_t namespace_index = 0;
   CopyState state[kNumTiers] = {CopyState::kAbsent, CopyState::kAbsent};
   bool is_detached : 1 = false;    // Out of hash and tree: only busy slots and leases keep it.
   bool is_queued : 1 = false;      // Waits for, or is in, its disk write.
@@ -58,7 +58,7 @@ struct BlockEntry {
   bool is_disk_unwanted : 1 =
       false;                      // Cleared while its disk write runs: that write comes to nothing.
   bool is_recovered : 1 = false;  // Its commit was found after an unclean close.
-  std::uint8_t pin_count = 0;
+  std::uint16_t pin_count = 0;    // As wide as in the slot table.
   EntryIndex parent = kNoEntry;
 
   std::uint64_t checksum = 0;         // Of the only part; more parts: BlockIndex::part_checksums.
@@ -79,6 +79,9 @@ struct BlockEntry {
   bool is_resident_anywhere() const {
     return is_resident(TierId::kHost) || is_resident(TierId::kDisk);
   }
+  /// Whose copy a pin protects: the one on disk as soon as there is one, because only that one
+  /// outlives a restart.
+  TierId pinned_tier() const { return is_resident(TierId::kDisk) ? TierId::kDisk : TierId::kHost; }
   void set_state(TierId tier, CopyState to) {
     CopyState& from = state[static_cast<std::size_t>(tier)];
     KVTIER_CHECK(is_legal_transition(from, to));

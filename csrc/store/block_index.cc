@@ -122,7 +122,8 @@ EntryIndex BlockIndex::insert(std::uint32_t namespace_index, const BlockKey& key
   if (num_entries_ == buckets_.size()) rehash(buckets_.size() * 2);
   BlockEntry& fresh = entries_[entry];
   fresh.key = key;
-  fresh.namespace_index = namespace_index;
+  KVTIER_CHECK(namespace_index <= UINT16_MAX);
+  fresh.namespace_index = static_cast<std::uint16_t>(namespace_index);
   EntryIndex& head = buckets_[bucket_of(namespace_index, key)];
   fresh.hash_next = head;
   head = entry;

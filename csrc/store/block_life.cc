@@ -49,6 +49,23 @@ void BlockLife::unlease(EntryIndex entry, TierId tier) {
   if (leased.is_detached) settle(entry);
 }
 
+void BlockLife::pin(EntryIndex entry) {
+  const BlockEntry& pinned = index_.at(entry);
+  KVTIER_CHECK(pinned.is_resident_anywhere());
+  KVTIER_CHECK(pinned.pin_count < UINT16_MAX);
+  set_pin_count(entry, static_cast<std::uint16_t>(pinned.pin_count + 1));
+}
+
+void BlockLife::unpin(EntryIndex entry) {
+  const BlockEntry& pinned = index_.at(entry);
+  KVTIER_CHECK(pinned.pin_count > 0);
+  set_pin_count(entry, static_cast<std::uint16_t>(pinned.pin_count - 1));
+}
+
+void BlockLife::end_pins(EntryIndex entry) {
+  if (index_.at(entry).pin_count > 0) set_pin_count(entry, 0);
+}
+
 void BlockLife::begin_fill(EntryIndex entry, TierId tier, SlotRef slot) {
   BlockEntry& filled = index_.at(entry);
   filled.set_state(tier, CopyState::kFilling);
@@ -68,7 +85,9 @@ void BlockLife::move_fill(EntryIndex entry, TierId tier, SlotRef slot) {
 void BlockLife::finish_fill(EntryIndex entry, TierId tier) {
   BlockEntry& filled = index_.at(entry);
   KVTIER_CHECK(!filled.is_detached);
+  charge_pins(filled, false);  // A pin follows its block to disk.
   filled.set_state(tier, CopyState::kResident);
+  charge_pins(filled, true);
   if (filled.is_resident(TierId::kHost) && filled.is_resident(TierId::kDisk)) ++num_in_both_;
   TierSpace& in = space(tier);
   in.slots.segment(filled.slot(tier).segment_index).use_sum += filled.last_use;
@@ -96,12 +115,15 @@ void BlockLife::adopt_disk_copy(EntryIndex entry, SlotRef slot) {
   adopted.set_state(TierId::kDisk, CopyState::kFilling);
   adopted.set_state(TierId::kDisk, CopyState::kResident);
   adopted.set_slot(TierId::kDisk, slot);
+  charge_pins(adopted, true);
   ++disk.stats.blocks;
 }
 
 void BlockLife::disown_disk_copy(EntryIndex entry) {
   BlockEntry& disowned = index_.at(entry);
   TierSpace& disk = space(TierId::kDisk);
+  charge_pins(disowned, false);
+  disowned.pin_count = 0;
   disowned.set_state(TierId::kDisk, CopyState::kAbsent);
   disk.on_change(disowned.slot(TierId::kDisk), SlotChange::kEvicted);
   disk.slots.release(disowned.slot(TierId::kDisk));
@@ -120,7 +142,8 @@ void BlockLife::rank_recovered(EntryIndex entry) {
 bool BlockLife::is_evictable(EntryIndex entry, TierId tier) const {
   const BlockEntry& candidate = index_.at(entry);
   if (!candidate.is_resident(tier)) return false;
-  if (candidate.num_holds > 0 || candidate.pin_count > 0) return false;
+  if (candidate.num_holds > 0) return false;
+  if (candidate.pin_count > 0 && candidate.pinned_tier() == tier) return false;
   if (candidate.num_leases[static_cast<std::size_t>(tier)] > 0) return false;
   // The union of the tiers is closed under parents, and so is the disk tier by itself.
   if (tier == TierId::kHost)
@@ -148,6 +171,8 @@ std::size_t BlockLife::remove_family(EntryIndex root) {
   const std::vector<EntryIndex> members = index_.family(root);
   for (auto member = members.rbegin(); member != members.rend(); ++member) {
     BlockEntry& removed = index_.at(*member);
+    charge_pins(removed, false);
+    removed.pin_count = 0;
     for (const TierId tier : kTiers) {
       if (removed.is_resident(tier)) {
         leave_tier(*member, tier, SlotChange::kRemoved);
@@ -157,7 +182,6 @@ std::size_t BlockLife::remove_family(EntryIndex root) {
     }
     // A slot on disk stays reserved while it is busy, but no longer counts for the parent.
     if (removed.tier_state(TierId::kDisk) != CopyState::kAbsent) note_disk_slot(*member, false);
-    removed.pin_count = 0;
     index_.detach(*member);
     ++num_leaving_;
     settle(*member);
@@ -212,8 +236,29 @@ void BlockLife::set_last_use(BlockEntry& used) {
   used.last_use = use_counter_;
 }
 
+void BlockLife::set_pin_count(EntryIndex entry, std::uint16_t pin_count) {
+  BlockEntry& pinned = index_.at(entry);
+  charge_pins(pinned, false);
+  pinned.pin_count = pin_count;
+  charge_pins(pinned, true);
+  // The commit of a block carries the number of its pins.
+  TierSpace& disk = space(TierId::kDisk);
+  if (pinned.is_resident(TierId::kDisk) && disk.on_change) {
+    disk.on_change(pinned.slot(TierId::kDisk), SlotChange::kStored);
+  }
+}
+
+/// Adds the block to, or takes it from, the pinned bytes of the tier whose copy its pins protect.
+void BlockLife::charge_pins(const BlockEntry& pinned, bool is_added) {
+  if (pinned.pin_count == 0) return;
+  TierSpace& in = space(pinned.pinned_tier());
+  const std::uint64_t slot_bytes = in.slots.slot_bytes(pinned.slot(in.id));
+  in.stats.pinned_bytes += is_added ? slot_bytes : 0 - slot_bytes;
+}
+
 void BlockLife::leave_tier(EntryIndex entry, TierId tier, SlotChange change) {
   BlockEntry& leaving = index_.at(entry);
+  KVTIER_CHECK(leaving.pin_count == 0 || leaving.pinned_tier() != tier);
   TierSpace& in = space(tier);
   in.policy_of(leaving).remove(entry);
   in.slots.segment(leaving.slot(tier).segment_index).use_sum -= leaving.last_use;

@@ -24,6 +24,12 @@ class BlockLife {
   void forget_new(EntryIndex entry);
   void lease(EntryIndex entry, TierId tier);
   void unlease(EntryIndex entry, TierId tier);
+  /// One pin more. Requires: resident somewhere, and fewer pins than a slot table can say.
+  void pin(EntryIndex entry);
+  /// One pin less. Requires that there is one.
+  void unpin(EntryIndex entry);
+  /// Ends all pins of the block.
+  void end_pins(EntryIndex entry);
 
   /// ABSENT -> FILLING in `slot`, which the caller reserved for it.
   void begin_fill(EntryIndex entry, TierId tier, SlotRef slot);
@@ -35,8 +41,8 @@ class BlockLife {
   /// Requires: not detached, and no hold but the caller's own, which it drops itself afterwards.
   void abort_fill(EntryIndex entry, TierId tier);
 
-  /// Recovery only: the block lies in `slot` on disk already. Until rank_recovered() it has no
-  /// place in the eviction order.
+  /// Recovery only: the block lies in `slot` on disk already, with its pins set. Until
+  /// rank_recovered() it has no place in the eviction order.
   void adopt_disk_copy(EntryIndex entry, SlotRef slot);
   /// Recovery only: undoes adopt_disk_copy; the slot is free and its old commit stale.
   void disown_disk_copy(EntryIndex entry);
@@ -47,7 +53,7 @@ class BlockLife {
   /// RESIDENT -> ABSENT. Requires is_evictable.
   void evict(EntryIndex entry, TierId tier);
   /// RESIDENT -> ABSENT regardless of what it protects: its tier is being given up. Requires no
-  /// hold and no lease on it. Descendants that lose their footing are the caller's duty.
+  /// hold, no lease and no pin on it. Descendants that lose their footing are the caller's duty.
   void drop_copy(EntryIndex entry, TierId tier, SlotChange change);
   /// Removes `root` and its descendants from lookups at once; busy slots follow. Returns how many.
   std::size_t remove_family(EntryIndex root);
@@ -67,6 +73,8 @@ class BlockLife {
  private:
   void touch(EntryIndex entry);
   void set_last_use(BlockEntry& used);
+  void set_pin_count(EntryIndex entry, std::uint16_t pin_count);
+  void charge_pins(const BlockEntry& pinned, bool is_added);
   void leave_tier(EntryIndex entry, TierId tier, SlotChange change);
   void free_slot(EntryIndex entry, TierId tier);
   void settle(EntryIndex entry);

@@ -33,6 +33,7 @@ DiskTier::DiskTier(BlockLife& life, TierSpace& space, disk::DiskEngine& engine, 
       options_(options),
       log_(std::move(log)),
       commits_(life.index(), space, engine),
+      reads_(clock),
       target_bytes_(segment_target_bytes(options.cap_bytes)) {
   space_.on_change = [this](SlotRef slot, SlotChange change) {
     commits_.note_change(slot, change);

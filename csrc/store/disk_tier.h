@@ -15,6 +15,7 @@
 #include "disk/store_directory.h"
 #include "store/block_life.h"
 #include "store/commit_log.h"
+#include "store/rate_meter.h"
 
 namespace kvtier::store {
 
@@ -43,6 +44,7 @@ class DiskTier {
            const DiskTierOptions& options, Log log);
 
   CommitLog& commits() { return commits_; }
+  RateMeter& reads() { return reads_; }
   const DiskTierOptions& options() const { return options_; }
 
   // Filled by recovery, before anything else.
@@ -148,6 +150,7 @@ class DiskTier {
   Digest128 store_id_;
   // Guarded by the store's mutex.
   CommitLog commits_;
+  RateMeter reads_;
   std::unordered_map<std::uint16_t, SegmentInfo> segments_;
   std::unordered_map<disk::DiskJobId, Creation> creating_;
   struct Removal {

@@ -34,6 +34,7 @@ std::shared_ptr<Load> Loader::start(EntryIndex entry, std::span<std::byte> buffe
   load->is_promotion = is_promotion;
   load->num_users = 1;
   const SlotRef slot = block.slot(TierId::kDisk);
+  disk_.reads().begin(buffer.size());
   reading_.emplace(engine_.read_block(disk_.segment_id(slot), slot.slot_index, buffer), load);
   by_entry_.emplace(entry, load);
   return load;
@@ -74,6 +75,7 @@ bool Loader::finish(const disk::DiskResult& result, TimeNs now_ns) {
   const std::shared_ptr<Load> load = found->second;
   reading_.erase(found);
   load->is_reading_ended = true;
+  disk_.reads().end(load->buffer.size(), result.status.is_ok() ? load->buffer.size() : 0);
   disk_.note_read_result(result.status, now_ns);
   if (result.status.is_ok()) {
     life_.space(TierId::kDisk).stats.bytes_read += load->buffer.size();

@@ -146,7 +146,7 @@ class Recovery {
     }
     BlockEntry& block = index_.at(entry);
     block.disk_generation = found.generation;
-    block.pin_count = static_cast<std::uint8_t>(std::min<std::uint16_t>(found.pin_count, 255));
+    block.pin_count = found.pin_count;
     block.is_recovered = !context_.is_clean;
     index_.set_checksums(entry, found.checksums);
     context_.life.adopt_disk_copy(entry, slot);
@@ -245,6 +245,7 @@ Result<RecoveryReport> recover(RecoveryContext& context) {
   const Status recovered = Recovery(context, report).run();
   if (!recovered.is_ok()) return recovered;
   context.tier.set_fixed_bytes(context.tier.fixed_bytes() + report.unknown_bytes);
+  limit_recovered_pins(context);
   const Status shrunk = shrink_to_cap(context, report);
   if (!shrunk.is_ok()) return shrunk;
   report.num_blocks = context.life.index().num_entries();

@@ -42,6 +42,9 @@ struct RecoveryContext {
 /// Requires a loaded StoreDirectory and an empty index.
 Result<RecoveryReport> recover(RecoveryContext& context);
 
+/// Ends pins beyond what the tier allows, latest first. Called by recover().
+void limit_recovered_pins(RecoveryContext& context);
+
 /// Makes the tier fit a smaller cap: gives up the least valuable segments, keeping pinned blocks
 /// and ancestors of kept blocks by moving them. Called by recover().
 Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report);

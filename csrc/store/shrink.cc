@@ -1,9 +1,11 @@
 // Fitting a store into a smaller cap at open. Blocking; before the store has threads.
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "memory/aligned_buffer.h"
+#include "store/pin_limit.h"
 #include "store/recovery.h"
 
 namespace kvtier::store {
@@ -18,6 +20,7 @@ class Shrink {
         space_(context.life.space(TierId::kDisk)) {}
 
   Status run(std::uint64_t excess_bytes) {
+    count_pinned();
     choose_segments(excess_bytes);
     announce();
     mark_needed();
@@ -46,12 +49,38 @@ class Shrink {
     std::sort(candidates.begin(), candidates.end(),
               [](const Candidate& a, const Candidate& b) { return a.value < b.value; });
     std::uint64_t freed_bytes = 0;
-    for (const Candidate& candidate : candidates) {
-      if (freed_bytes >= excess_bytes) break;
-      freed_bytes += context_.tier.charged_bytes_of(candidate.segment_index);
-      report_.segments_to_leave.push_back(candidate.segment_index);
-      space_.slots.close_segment(candidate.segment_index);
+    // First what pinned blocks can do without, then the rest.
+    for (const bool keeps_room_for_pins : {true, false}) {
+      for (const Candidate& candidate : candidates) {
+        if (freed_bytes >= excess_bytes) return;
+        const Segment& segment = space_.slots.segment(candidate.segment_index);
+        if (!segment.is_open) continue;
+        if (keeps_room_for_pins && !has_room_for_pins_without(segment)) continue;
+        freed_bytes += context_.tier.charged_bytes_of(candidate.segment_index);
+        report_.segments_to_leave.push_back(candidate.segment_index);
+        space_.slots.close_segment(candidate.segment_index);
+      }
     }
+  }
+
+  /// Whether the class's other open segments have a slot for each of its pinned blocks.
+  bool has_room_for_pins_without(const Segment& left_out) {
+    std::uint64_t num_slots = 0;
+    for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
+      const Segment& segment = space_.slots.segment(s);
+      if (segment.is_open && segment.class_index == left_out.class_index) {
+        num_slots += segment.num_slots();
+      }
+    }
+    return num_slots - left_out.num_slots() >= num_pinned_[left_out.class_index];
+  }
+
+  void count_pinned() {
+    life_.index().for_each([this](EntryIndex entry) {
+      const BlockEntry& block = life_.index().at(entry);
+      if (block.pin_count == 0) return;
+      ++num_pinned_[space_.slots.segment(block.slot(TierId::kDisk).segment_index).class_index];
+    });
   }
 
   void announce() {
@@ -170,11 +199,34 @@ class Shrink {
   RecoveryReport& report_;
   BlockLife& life_;
   TierSpace& space_;
+  std::unordered_map<ClassIndex, std::uint64_t> num_pinned_;
   std::unordered_set<EntryIndex> needed_;
   std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
 };
 
 }  // namespace
+
+void limit_recovered_pins(RecoveryContext& context) {
+  BlockLife& life = context.life;
+  const TierStats& stats = life.space(TierId::kDisk).stats;
+  const std::uint64_t bytes_max = pinned_bytes_max(context.tier.capacity_bytes());
+  const std::uint64_t bytes_before = stats.pinned_bytes;
+  if (bytes_before <= bytes_max) return;
+  std::vector<EntryIndex> pinned;
+  life.index().for_each([&](EntryIndex entry) {
+    if (life.index().at(entry).pin_count > 0) pinned.push_back(entry);
+  });
+  // Younger than its parent is every child, so what stays pinned are whole prefixes.
+  std::sort(pinned.begin(), pinned.end(), [&life](EntryIndex a, EntryIndex b) {
+    return life.index().at(a).disk_generation > life.index().at(b).disk_generation;
+  });
+  std::size_t num_ended = 0;
+  for (; stats.pinned_bytes > bytes_max; ++num_ended) life.end_pins(pinned.at(num_ended));
+  context.log("warning",
+              "the disk cap is too small for what earlier runs pinned: the pins of the latest " +
+                  std::to_string(num_ended) + " blocks end: pinned_bytes=" +
+                  std::to_string(bytes_before) + " at most " + std::to_string(bytes_max));
+}
 
 Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report) {
   const std::uint64_t cap_bytes = context.tier.options().cap_bytes;

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/usable_cpus.h"
+#include "io/threads_io_engine.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -61,7 +63,9 @@ Result<std::shared_ptr<Store>> Store::open(
     auto directory = open_posix_directory(options.path);
     if (!directory.is_ok()) return directory.status();
     seams.directory = std::move(directory).value();
-    auto chosen = choose_io_engine(options.io, *clock, options.num_io_threads);
+    const std::uint32_t num_threads =
+        options.num_io_threads > 0 ? options.num_io_threads : choose_num_io_threads(usable_cpus());
+    auto chosen = choose_io_engine(options.io, *clock, num_threads);
     if (!chosen.is_ok()) return chosen.status();
     seams.io_engine = std::move(chosen.value().engine);
     if (!chosen.value().note.empty() && seams.log) {
@@ -76,8 +80,8 @@ Result<std::uint32_t> Store::add_namespace(const NamespaceOptions& options){
     KVTIER_STORE_CALL(impl_ -> add_namespace(options))}
 
 Result<LookupResult> Store::lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                                   bool is_prefix){
-    KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix))}
+                                   bool is_prefix, TimeNs max_load_ns){
+    KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix, max_load_ns))}
 
 Result<LeaseResult> Store::lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                                  bool is_prefix, TimeNs ttl_ns) {
@@ -92,8 +96,14 @@ TimeNs Store::lease_expires_in_ns(std::uint64_t lease_id) {
   return impl_->is_abandoned() ? 0 : impl_->lease_expires_in_ns(lease_id);
 }
 
+Result<std::uint64_t> Store::pin(std::uint32_t namespace_index, std::span<const BlockKey> keys){
+    KVTIER_STORE_CALL(impl_ -> pin(namespace_index, keys))}
+
+Result<std::uint64_t> Store::unpin(std::uint32_t namespace_index, std::span<const BlockKey> keys){
+    KVTIER_STORE_CALL(impl_->unpin(namespace_index, keys))}
+
 Result<std::vector<Outcome>> Store::put(const PutRequest& request){
-    KVTIER_STORE_CALL(impl_ -> put(request))}
+    KVTIER_STORE_CALL(impl_->put(request))}
 
 Result<std::vector<Outcome>> Store::get(const GetRequest& request){
     KVTIER_STORE_CALL(impl_->get(request))}

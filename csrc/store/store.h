@@ -104,8 +104,11 @@ class Store {
   /// tier, parts that do not add up, too many namespaces. A tier that is too small is logged once.
   Result<std::uint32_t> add_namespace(const NamespaceOptions& options);
 
+  /// max_load_ns: counts no further, in order of the keys, than what could be loaded in that time
+  /// by the rates measured lately, behind the reads that are queued. Nothing is cut while a rate is
+  /// unknown: at first, until about 5 ms of loads were measured.
   Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                              bool is_prefix);
+                              bool is_prefix, TimeNs max_load_ns = kNeverNs);
   Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                             bool is_prefix, TimeNs ttl_ns);
   /// False: unknown, expired or already released.
@@ -113,12 +116,23 @@ class Store {
   /// Time until expiry; 0 when it is over.
   TimeNs lease_expires_in_ns(std::uint64_t lease_id);
 
+  /// Pins the unbroken prefix that is there and returns its length: until unpin, erase, clear or a
+  /// failed load each block has a copy that is not evicted, on disk where it is there, else in
+  /// host. Counted. What is not on disk yet is offered to it, whatever the admission policy says.
+  /// At most a quarter of a tier; the prefix ends before the block that would go beyond, and before
+  /// one with 65,535 pins. Survives a restart when a flush or close after it succeeded, and usually
+  /// sooner: its table page is written with the next batch of commits.
+  Result<std::uint64_t> pin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+  /// Takes one pin from each of these blocks that has one; returns from how many. As durable as
+  /// pin.
+  Result<std::uint64_t> unpin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+
   /// One outcome a key.
   Result<std::vector<Outcome>> put(const PutRequest& request);
   /// Targets of blocks that are not kDone are untouched.
   Result<std::vector<Outcome>> get(const GetRequest& request);
   /// Number of entries removed, descendants included; leased blocks and their ancestors stay.
-  /// Durable when it returns ok.
+  /// Pins do not keep a block from it. Durable when it returns ok.
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
 
   Result<FlushResult> flush(TimeNs timeout_ns);
@@ -126,6 +140,7 @@ class Store {
     ClearResult host;
     ClearResult disk;
   };
+  /// Ends all leases and pins, also when only one tier is cleared.
   Result<ClearResults> clear(bool is_host, bool is_disk);
   StoreStats stats();
   /// Writes the backlog until the deadline, commits, marks the store clean, frees everything.

@@ -1,6 +1,7 @@
 // Checks of the whole store's bookkeeping against itself, for tests and soaks. Thread-safe; slow.
 #include <string>
 
+#include "store/pin_limit.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -32,6 +33,7 @@ Status Store::Impl::check_consistency() {
   if (num_in_both != life_.num_in_both()) {
     return broken("the number of blocks in both tiers does not add up", kNoEntry);
   }
+  if (Status pins = check_pins(); !pins.is_ok()) return pins;
   if (Status host = check_slots(host_space_); !host.is_ok()) return host;
   return check_slots(disk_space_);
 }
@@ -67,6 +69,31 @@ Status Store::Impl::check_entry(EntryIndex entry) {
     return broken("the tiers together are not closed under parents", entry);
   }
   return Status::ok();
+}
+
+/// Pinned blocks are there, and each tier's share of them adds up and stays within its bound.
+Status Store::Impl::check_pins() {
+  std::uint64_t pinned_bytes[store::kNumTiers] = {0, 0};
+  EntryIndex absent = kNoEntry;
+  index_.for_each([&](EntryIndex entry) {
+    const store::BlockEntry& block = index_.at(entry);
+    if (block.pin_count == 0) return;
+    if (!block.is_resident_anywhere()) {
+      absent = entry;
+      return;
+    }
+    const store::TierId tier = block.pinned_tier();
+    const store::TierSpace& space = tier == kHost ? host_space_ : disk_space_;
+    pinned_bytes[static_cast<std::size_t>(tier)] += space.slots.slot_bytes(block.slot(tier));
+  });
+  if (absent != kNoEntry) return broken("a pinned block is not resident", absent);
+  if (pinned_bytes[0] != host_space_.stats.pinned_bytes ||
+      pinned_bytes[1] != disk_space_.stats.pinned_bytes) {
+    return broken("pinned bytes do not add up", kNoEntry);
+  }
+  const bool is_bounded = pinned_bytes[0] <= store::pinned_bytes_max(options_.host_bytes) &&
+                          pinned_bytes[1] <= store::pinned_bytes_max(options_.disk_bytes);
+  return is_bounded ? Status::ok() : broken("more is pinned than a tier allows", kNoEntry);
 }
 
 /// Each slot is free or owned by an entry that says so; the counts add up.

@@ -84,9 +84,11 @@ Outcome Store::Impl::deliver(GetCall& call, std::size_t i, Locked& locked) {
   if (block.load) return deliver_loaded(call, i, locked);
 
   const std::byte* source = host_->address(index_.at(block.entry).slot(kHost));
+  host_copies_.begin(call.space.block_bytes);
   locked.lock().unlock();
   copy_bytes({call.request.targets[i], call.space.block_bytes}, {source, call.space.block_bytes});
   locked.lock().lock();
+  host_copies_.end(call.space.block_bytes, call.space.block_bytes);
   ++host_space_.stats.hits;
   host_space_.stats.bytes_read += call.space.block_bytes;
   return Outcome::kDone;

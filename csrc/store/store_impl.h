@@ -18,6 +18,7 @@
 #include "store/disk_tier.h"
 #include "store/host_tier.h"
 #include "store/lease_table.h"
+#include "store/load_time.h"
 #include "store/loader.h"
 #include "store/log_limiter.h"
 #include "store/namespace_registry.h"
@@ -54,11 +55,13 @@ class Store::Impl {
 
   Result<std::uint32_t> add_namespace(const NamespaceOptions& options);
   Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                              bool is_prefix);
+                              bool is_prefix, TimeNs max_load_ns);
   Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                             bool is_prefix, TimeNs ttl_ns);
   bool release(std::uint64_t lease_id);
   TimeNs lease_expires_in_ns(std::uint64_t lease_id);
+  Result<std::uint64_t> pin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+  Result<std::uint64_t> unpin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Result<std::vector<Outcome>> put(const PutRequest& request);
   Result<std::vector<Outcome>> get(const GetRequest& request);
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
@@ -120,8 +123,9 @@ class Store::Impl {
                                                    std::span<const BlockKey> keys,
                                                    bool is_prefix) const;
   template <typename Visit>
-  std::size_t visit_found(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                          bool is_prefix, const Visit& visit) const;
+  void visit_found(std::uint32_t namespace_index, std::span<const BlockKey> keys, bool is_prefix,
+                   const Visit& visit) const;
+  store::LoadRates load_rates() const;
   std::uint64_t slot_alignment(std::uint64_t block_bytes) const;
   /// Waits for `is_done`, which is looked at with the mutex held; false: the deadline came first.
   /// close() cuts every wait short.
@@ -144,6 +148,9 @@ class Store::Impl {
   Status place_namespace(Namespace& added);
   void save_namespace(std::uint32_t namespace_index, Locked& locked);
   Status charge_namespaces();
+
+  // Pins (store_pins.cc).
+  bool has_room_for_pin(EntryIndex entry) const;
 
   // put (store_put.cc).
   struct PutBlock {
@@ -198,6 +205,7 @@ class Store::Impl {
   // Self-check (store_consistency.cc).
   Status check_entry(EntryIndex entry);
   Status check_slots(store::TierSpace& space);
+  Status check_pins();
 
   // Background (store_pump.cc).
   TimeNs pump();
@@ -227,6 +235,7 @@ class Store::Impl {
   std::unique_ptr<store::DiskTier> disk_;
   std::unique_ptr<store::WriteBehind> writes_;
   std::unique_ptr<store::Loader> loader_;
+  store::RateMeter host_copies_;
   std::unordered_map<EntryIndex, std::shared_ptr<store::Fill>> fills_;
   std::unordered_map<disk::DiskJobId, std::function<void(const Status&)>> tasks_;
   std::vector<std::pair<std::string, std::string>> log_lines_;

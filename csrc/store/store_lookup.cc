@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "format/slot_table.h"
+#include "store/load_time.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -155,15 +156,14 @@ Status Store::Impl::place_namespace(Namespace& added) {
 }
 
 /// Calls `visit(i, entry, tier)` for keys in order; tier kNone: not there. With `is_prefix` only as
-/// far as the first such key, which is not visited. Returns the number of blocks found.
+/// far as the first such key, which is not visited.
 template <typename Visit>
-std::size_t Store::Impl::visit_found(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                                     bool is_prefix, const Visit& visit) const {
-  if (is_failed_) return 0;
+void Store::Impl::visit_found(std::uint32_t namespace_index, std::span<const BlockKey> keys,
+                              bool is_prefix, const Visit& visit) const {
+  if (is_failed_) return;
   const bool is_disk_served = disk_ && disk_->is_readable();
   constexpr std::size_t kPartKeys = 256;
   std::array<EntryIndex, kPartKeys> entries;
-  std::size_t num_found = 0;
   // The first part is short: most lookups of a prefix end soon or are short themselves.
   std::size_t part_keys = 32;
   for (std::size_t start = 0; start < keys.size(); start += part_keys, part_keys = kPartKeys) {
@@ -173,12 +173,10 @@ std::size_t Store::Impl::visit_found(std::uint32_t namespace_index, std::span<co
     for (std::size_t i = 0; i < part_keys; ++i) {
       const EntryIndex entry = entries[i];
       const Tier tier = entry == kNoEntry ? Tier::kNone : tier_of(index_.at(entry), is_disk_served);
-      if (tier == Tier::kNone && is_prefix) return num_found;
-      if (tier != Tier::kNone) ++num_found;
+      if (tier == Tier::kNone && is_prefix) return;
       visit(start + i, entry, tier);
     }
   }
-  return num_found;
 }
 
 std::vector<std::pair<store::EntryIndex, Tier>> Store::Impl::resolve(std::uint32_t namespace_index,
@@ -191,16 +189,40 @@ std::vector<std::pair<store::EntryIndex, Tier>> Store::Impl::resolve(std::uint32
   return found;
 }
 
+store::LoadRates Store::Impl::load_rates() const {
+  store::LoadRates rates;
+  rates.copy_bytes_per_s = host_copies_.expected_bytes_per_s();
+  if (disk_) {
+    rates.read_bytes_per_s = disk_->reads().expected_bytes_per_s();
+    rates.queued_read_bytes = disk_->reads().open_bytes();
+  }
+  return rates;
+}
+
 Result<LookupResult> Store::Impl::lookup(std::uint32_t namespace_index,
-                                         std::span<const BlockKey> keys, bool is_prefix) {
+                                         std::span<const BlockKey> keys, bool is_prefix,
+                                         TimeNs max_load_ns) {
   LookupResult result;
   result.tiers.assign(keys.size(), Tier::kNone);
   Locked locked(*this);
   if (Status open = check_open(); !open.is_ok()) return open;
-  if (auto known = find_namespace(namespace_index); !known.is_ok()) return known.status();
-  result.num_blocks =
-      visit_found(namespace_index, keys, is_prefix,
-                  [&](std::size_t i, EntryIndex, Tier tier) { result.tiers[i] = tier; });
+  const auto known = find_namespace(namespace_index);
+  if (!known.is_ok()) return known.status();
+  std::optional<store::LoadTime> load_time;
+  if (max_load_ns < kNeverNs) load_time.emplace(load_rates());
+  const double max_load_s = static_cast<double>(max_load_ns) / static_cast<double>(kNsPerS);
+  bool is_late = false;
+  visit_found(namespace_index, keys, is_prefix, [&](std::size_t i, EntryIndex, Tier tier) {
+    if (is_late || tier == Tier::kNone) return;
+    if (load_time) {
+      const Namespace& space = *known.value();
+      const std::uint64_t num_bytes = tier == Tier::kHost ? space.block_bytes : space.slot_bytes;
+      is_late = load_time->add(tier, num_bytes) > max_load_s;
+      if (is_late) return;
+    }
+    result.tiers[i] = tier;
+    ++result.num_blocks;
+  });
   ++stats_.lookups;
   stats_.lookup_blocks += keys.size();
   return result;

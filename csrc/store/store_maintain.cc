@@ -96,6 +96,7 @@ Result<Store::ClearResults> Store::Impl::clear(bool is_host, bool is_disk) {
   if (is_failed_) return results;
   const TimeNs deadline_ns = seams_.clock->now_ns() + options_.default_timeout_ns;
   leases_.release_all();
+  index_.for_each([this](EntryIndex entry) { life_.end_pins(entry); });
   if (is_host) drop_tier_copies(kHost, results.host);
   if (is_disk && disk_) {
     writes_->drop_backlog();  // Queued puts do not come back.
@@ -138,7 +139,7 @@ void Store::Impl::drop_tier_copies(store::TierId tier, ClearResult& result) {
     ++result.blocks;
     result.bytes += space.slots.slot_bytes(block.slot(tier));
     if (block.is_detached) continue;  // Went with an ancestor.
-    block.pin_count = 0;
+    if (block.pinned_tier() == tier) life_.end_pins(entry);
     const bool is_free = block.num_holds == 0 && block.is_resident(tier);
     if (is_free && block.is_resident(other) && can_stand_without(entry, tier)) {
       life_.drop_copy(entry, tier, store::SlotChange::kRemoved);
@@ -200,6 +201,7 @@ StoreStats Store::Impl::stats() {
   stats.host.misses = stats.get_blocks - stats.host.hits;
   stats.host.bytes_capacity = host_->capacity_bytes();
   stats.host.bytes_used = host_space_.slots.used_bytes();
+  stats.host.read_bytes_per_s = host_copies_.measured_bytes_per_s();
   stats.host.health = is_failed_ ? Health::kOff : Health::kOk;
   stats.host.mode_io = "memory";
   stats.host.mode_direct = host_->arena().info().is_huge_page_advised ? "huge-advised" : "small";
@@ -215,6 +217,7 @@ void Store::Impl::fill_disk_stats(TierStats& stats) {
   stats.bytes_capacity = disk_->capacity_bytes();
   stats.bytes_used = disk_space_.slots.used_bytes() + disk_->table_bytes();
   stats.backlog_bytes = writes_->backlog_bytes();
+  stats.read_bytes_per_s = disk_->reads().measured_bytes_per_s();
   stats.health = is_failed_ ? Health::kOff : disk_->health();
   stats.health_reason = disk_->health_reason();
   const IoEngineInfo io = seams_.io_engine->info();

@@ -32,7 +32,8 @@ Store::Impl::Impl(const StoreOptions& options, StoreSeams seams)
       disk_space_(index_, kDisk),
       life_(index_, host_space_, disk_space_),
       leases_(life_),
-      admission_(store::make_admit_all()) {}
+      admission_(store::make_admit_all()),
+      host_copies_(*seams_.clock) {}
 
 Status Store::Impl::check_options() const {
   if (options_.host_bytes == 0 && options_.path.empty()) {

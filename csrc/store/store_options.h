@@ -22,7 +22,8 @@ struct StoreOptions {
   std::uint64_t disk_bytes = 0;
   IoMode io = IoMode::kAuto;
   DirectMode direct = DirectMode::kAuto;
-  std::uint32_t num_io_threads = 8;
+  /// Of the threads engine; 0: as many as suit the CPUs that this process may use.
+  std::uint32_t num_io_threads = 0;
   bool has_checksum = true;
   bool is_deleted_on_exit = false;
   std::uint64_t blocks_max = 16'777'216;

@@ -29,6 +29,7 @@ struct TierStats {
   std::uint64_t pinned_bytes = 0;
   std::uint64_t leased_bytes = 0;
   std::uint64_t backlog_bytes = 0;
+  double read_bytes_per_s = 0;  // While any read ran, lately; 0: not measured yet.
   Health health = Health::kOff;
   std::string health_reason;  // Empty when ok.
   // Mode: what is in effect, as words. Disk: io = "threads" | "uring" | "simulated"; direct =

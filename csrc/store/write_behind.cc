@@ -58,7 +58,8 @@ bool WriteBehind::enqueue(EntryIndex entry, std::uint64_t request_hash, std::uin
   const ClassIndex class_index = *namespaces_.at(block.namespace_index).disk_class;
   const AdmissionQuestion question{block.namespace_index, block.key, request_hash,
                                    disk_.is_full(class_index)};
-  if (!admission_.is_admitted(question)) return false;
+  // What is pinned shall outlive a restart, however seldom it was used.
+  if (block.pin_count == 0 && !admission_.is_admitted(question)) return false;
   block.is_deferred = false;
   Item item;
   item.entry = entry;

@@ -22,8 +22,9 @@ def run_inspect(path: str, *, is_json: bool) -> int:
     state = "closed cleanly" if contents["is_clean"] else "in use or not closed"
     print(f"store {contents['store_id']} ({state})")
     for it in namespaces:
+        pinned = f" ({it['num_pinned']} pinned)" if it["num_pinned"] else ""
         print(
-            f"namespace {it['id']}: {it['num_blocks']} blocks, "
+            f"namespace {it['id']}: {it['num_blocks']} blocks{pinned}, "
             f"{format_bytes(_number(it['payload_bytes']))}"
         )
         description = it["description"]

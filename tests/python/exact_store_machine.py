@@ -6,13 +6,14 @@ by hand on `ExactStoreMachine(seed)`. One thread.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from simulated_store import (
     MIB,
+    SLOT_BYTES,
     SPACES,
     BlockId,
     SimulatedStore,
@@ -42,6 +43,13 @@ class Stored:
     """Disk was asked to take it: it outlives a close."""
     is_durable: bool = False
     """It outlives a crash."""
+    num_pins: int = 0
+    crash_pins: set[int] = field(default_factory=lambda: {0})
+    """What may be found after a crash: every number since the last flush."""
+
+    def set_pins(self, num_pins: int) -> None:
+        self.num_pins = num_pins
+        self.crash_pins.add(num_pins)
 
 
 class ExactStoreMachine(RuleBasedStateMachine):
@@ -133,6 +141,23 @@ class ExactStoreMachine(RuleBasedStateMachine):
         for lease, _ in self.leases:
             assert lease.expires_in_s >= 0
 
+    @rule(pick=picks, first=starts, num_blocks=lengths)
+    def pin(self, pick: int, first: int, num_blocks: int) -> None:
+        blocks = self._pick(pick, first, num_blocks)
+        pinned = blocks[: self._expected_mask(blocks, is_prefix=True).count(True)]
+        assert self.sim.pin(blocks) == len(pinned)
+        for block in pinned:
+            self.stored[block].set_pins(self.stored[block].num_pins + 1)
+        self._note_offered(pinned)
+
+    @rule(pick=picks, first=starts, num_blocks=lengths)
+    def unpin(self, pick: int, first: int, num_blocks: int) -> None:
+        blocks = self._pick(pick, first, num_blocks)
+        pinned = [it for it in blocks if it in self.stored and self.stored[it].num_pins > 0]
+        assert self.sim.unpin(blocks) == len(pinned)
+        for block in pinned:
+            self.stored[block].set_pins(self.stored[block].num_pins - 1)
+
     @rule(pick=picks, depth=depths, num_blocks=st.integers(1, 2))
     def delete(self, pick: int, depth: int, num_blocks: int) -> None:
         blocks = self._pick(pick, depth, num_blocks)
@@ -165,7 +190,9 @@ class ExactStoreMachine(RuleBasedStateMachine):
             assert is_there or block not in keeps, f"{block} is gone"
             if not is_there:
                 self._forget(block)
-            elif "disk" in tiers:
+                continue
+            self.stored[block].set_pins(0)
+            if "disk" in tiers:
                 self.stored[block].is_offered = self.stored[block].is_durable = False
         if len(tiers) == 2:
             assert not self.stored
@@ -178,6 +205,8 @@ class ExactStoreMachine(RuleBasedStateMachine):
         assert flushed.durable_blocks >= num_offered
         for stored in self.stored.values():
             stored.is_durable |= stored.is_offered
+            if stored.is_durable:
+                stored.crash_pins = {stored.num_pins}
 
     @rule(is_power_lost=st.booleans(), disk_bytes=st.sampled_from(DISK_BYTES))
     def crash(self, is_power_lost: bool, disk_bytes: int) -> None:
@@ -189,6 +218,8 @@ class ExactStoreMachine(RuleBasedStateMachine):
     def reopen(self, disk_bytes: int) -> None:
         self.sim.close()
         self._open(disk_bytes)
+        for stored in self.stored.values():
+            stored.crash_pins = {stored.num_pins}
         self._resync(lambda stored: stored.is_offered)
         for stored in self.stored.values():
             stored.is_durable = True
@@ -199,6 +230,12 @@ class ExactStoreMachine(RuleBasedStateMachine):
             return
         self.statistics.check(self.sim.store)
         assert self.sim.world.allocated_bytes() <= self.sim.disk_bytes
+        tiers = self.sim.store.stats()["tiers"]
+        assert isinstance(tiers, dict)
+        pinned = [it for it, stored in self.stored.items() if stored.num_pins > 0]
+        assert sum(tier["pinned_bytes"] for tier in tiers.values()) == sum(
+            SLOT_BYTES[it.space] for it in pinned
+        )
         for counter in ("host.evicted", "disk.evicted", "disk.corrupt", "disk.load_failures"):
             assert self.statistics.last[counter] == 0, counter
 
@@ -228,6 +265,19 @@ class ExactStoreMachine(RuleBasedStateMachine):
             assert stored.parent is None or stored.parent in self.stored, f"{block} is an orphan"
         for block in self.stored:
             self._check_get([block], is_prefix=True)
+        for block, stored in self.stored.items():
+            self._recount_pins(block, stored)
+
+    def _recount_pins(self, block: BlockId, stored: Stored) -> None:
+        num_pins = 0
+        while self.sim.unpin([block]):
+            num_pins += 1
+        assert num_pins in stored.crash_pins, f"{block} has {num_pins} pins"
+        for _ in range(num_pins):
+            assert self.sim.pin([block]) == 1
+        stored.num_pins = num_pins
+        # Any number on the way there may have been written meanwhile.
+        stored.crash_pins = set(range(num_pins + 1))
 
     def _check_get(self, blocks: list[BlockId], is_prefix: bool) -> None:
         result, out = self.sim.get(blocks, is_prefix=is_prefix)

@@ -26,6 +26,10 @@ SPACES: tuple[dict[str, object], ...] = (
 )
 
 
+# Whole pages of 4 KiB, and whole sectors below that.
+SLOT_BYTES = (4096, 4096, 1024, 73_728, 20_480)
+
+
 @dataclass(frozen=True)
 class BlockId:
     """One block of the model: the namespace by its index in SPACES, a chain, a depth in it."""
@@ -43,6 +47,9 @@ class BlockId:
     def parent(self) -> "BlockId | None":
         """What it hangs below when it is put as part of its chain."""
         return BlockId(self.space, self.chain, self.depth - 1) if self.depth > 0 else None
+
+    def is_at_or_below(self, other: "BlockId") -> bool:
+        return (self.space, self.chain) == (other.space, other.chain) and self.depth >= other.depth
 
     def payload(self, generation: int) -> U8:
         block_bytes = SPACES[self.space]["block_bytes"]
@@ -68,10 +75,11 @@ class SimulatedStore:
     disk_bytes: int
     staging_bytes: int = 1 * MIB
     capacity_bytes: int = 256 * MIB
+    bytes_per_s: float = 1e9
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world = _core.SimWorld(self.seed, self.capacity_bytes)
+        self.world = _core.SimWorld(self.seed, self.capacity_bytes, self.bytes_per_s)
         self.open()
 
     def open(self) -> None:
@@ -145,6 +153,12 @@ class SimulatedStore:
     def lease(self, blocks: list[BlockId], *, ttl_s: float, is_prefix: bool) -> kvtier.Lease:
         return self.spaces[blocks[0].space].lease(key_array(blocks), ttl_s=ttl_s, prefix=is_prefix)
 
+    def pin(self, blocks: list[BlockId]) -> int:
+        return self.spaces[blocks[0].space].pin(key_array(blocks))
+
+    def unpin(self, blocks: list[BlockId]) -> int:
+        return self.spaces[blocks[0].space].unpin(key_array(blocks))
+
     def delete(self, blocks: list[BlockId]) -> int:
         return self.spaces[blocks[0].space].delete(key_array(blocks))
 
@@ -157,6 +171,7 @@ class StatisticsCheck:
 
     GAUGES = frozenset(
         {"bytes_used", "bytes_capacity", "blocks", "pinned_bytes", "leased_bytes", "backlog_bytes"}
+        | {"read_bytes_per_s"}
     )
     COUNTERS = ("lookups", "lookup_blocks", "get_blocks", "hit_blocks", "miss_blocks")
 

@@ -183,12 +183,44 @@ def test_flags_that_are_no_booleans_are_refused(store: kvtier.BlockStore) -> Non
         ns.put(keys, bytes(BLOCK_BYTES), chain=1)  # type: ignore[arg-type]
 
 
-def test_what_is_not_measured_yet_says_so(store: kvtier.BlockStore) -> None:
+def test_nothing_is_cut_before_a_rate_is_known(store: kvtier.BlockStore) -> None:
     ns = namespace_of(store)
-    with pytest.raises(kvtier.UnsupportedError, match="max_load_s"):
-        ns.lookup(ns.keys(range(4)), max_load_s=0.1)
+    keys = ns.keys(range(40))
+    ns.put(keys, payloads(keys, 1, BLOCK_BYTES))
+    for max_load_s in (None, 0, 1e-9, 3, float("inf")):
+        assert ns.lookup(keys, max_load_s=max_load_s).num_blocks == 10
+
+
+@pytest.mark.parametrize("value", [-1, -1e-9, float("nan"), "1", True, b"1", [1]])
+def test_a_load_time_that_is_none_is_refused(store: kvtier.BlockStore, value: object) -> None:
+    ns = namespace_of(store)
     with pytest.raises(kvtier.UsageError, match="max_load_s"):
-        ns.lookup(ns.keys(range(4)), max_load_s=-1)
+        ns.lookup(ns.keys(range(4)), max_load_s=value)  # type: ignore[arg-type]
+
+
+def test_pins_are_counted_and_bounded(store: kvtier.BlockStore) -> None:
+    ns = namespace_of(store)
+    keys = ns.keys(range(40))
+    assert ns.pin(keys) == 0
+    ns.put(keys[:6], payloads(keys[:6], 1, BLOCK_BYTES))
+    assert ns.pin(keys) == 6
+    assert ns.pin(keys[:2]) == 2
+    store.flush()
+    pinned_bytes = [it["pinned_bytes"] for it in store.stats()["tiers"].values()]  # type: ignore[attr-defined]
+    assert sorted(pinned_bytes) == [0, 6 * 12_288]
+    assert [ns.unpin(keys) for _ in range(3)] == [6, 2, 0]
+    # A quarter of the tier, and no more.
+    many = ns.keys(range(4 * 2000))
+    for first in range(0, 2000, 200):
+        data = payloads(many[first : first + 200], 1, BLOCK_BYTES)
+        ns.put(many[first : first + 200], data, parent=many[first - 1] if first else None)
+        store.flush()
+    num_pinned = ns.pin(many)
+    assert 0 < num_pinned < ns.lookup(many).num_blocks
+    for tier in store.stats()["tiers"].values():  # type: ignore[attr-defined]
+        assert tier["pinned_bytes"] <= tier["bytes_capacity"] / 4
+    assert ns.delete(many[:1]) > 0
+    assert all(it["pinned_bytes"] == 0 for it in store.stats()["tiers"].values())  # type: ignore[attr-defined]
 
 
 def test_deleting_takes_the_descendants_along(store: kvtier.BlockStore) -> None:

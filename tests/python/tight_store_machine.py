@@ -56,6 +56,8 @@ class TightStoreMachine(RuleBasedStateMachine):
         self.possible: dict[BlockId, set[int]] = {}
         self.generations: dict[BlockId, int] = {}
         self.leases: list[tuple[kvtier.Lease, list[tuple[BlockId, int]], float]] = []
+        self.pinned: set[BlockId] = set()
+        self.num_pin_failures = 0.0
         self.faults: set[str] = set()
         self.is_stalled = False
         self.is_damaged = False
@@ -125,6 +127,20 @@ class TightStoreMachine(RuleBasedStateMachine):
             assert lease.release() is is_live
             assert lease.release() is False
 
+    @rule(pick=picks, num_blocks=lengths)
+    def pin(self, pick: int, num_blocks: int) -> None:
+        blocks = self._pick(pick, 0, num_blocks)
+        num_missing = self.sim.lookup(blocks, is_prefix=True).count(0)
+        num_pinned = self.sim.pin(blocks)
+        assert num_pinned <= num_blocks - num_missing
+        self.pinned.update(blocks[:num_pinned])
+
+    @rule(pick=picks, num_blocks=lengths)
+    def unpin(self, pick: int, num_blocks: int) -> None:
+        blocks = self._pick(pick, 0, num_blocks)
+        assert self.sim.unpin(blocks) <= num_blocks
+        self.pinned.difference_update(blocks)
+
     @rule(seconds=st.sampled_from([0.01, 1.0, 6.0]))
     def advance(self, seconds: float) -> None:
         self.sim.world.advance_s(seconds)
@@ -132,6 +148,7 @@ class TightStoreMachine(RuleBasedStateMachine):
     @rule(pick=picks, depth=st.integers(0, 9))
     def delete(self, pick: int, depth: int) -> None:
         (block,) = self._pick(pick, depth, 1)
+        self.pinned -= {it for it in self.pinned if it.is_at_or_below(block)}
         is_protected = self._has_leased_descendant(block)
         try:
             num_deleted = self.sim.delete([block])
@@ -157,6 +174,7 @@ class TightStoreMachine(RuleBasedStateMachine):
     @rule(tiers=st.sampled_from([("host", "disk"), ("host",), ("disk",)]))
     def clear(self, tiers: tuple[str, ...]) -> None:
         self.leases.clear()
+        self.pinned.clear()
         try:
             self.sim.store.clear(tiers)
         except DISK_ERRORS:
@@ -226,11 +244,27 @@ class TightStoreMachine(RuleBasedStateMachine):
                     assert found != 0, f"{block} is gone although it is leased"
 
     @invariant()
+    def pinned_blocks_stay(self) -> None:
+        if not hasattr(self, "sim"):
+            return
+        num_failures = self._num_failures()
+        if num_failures != self.num_pin_failures:
+            self.num_pin_failures = num_failures
+            self.pinned.clear()
+        if self._disk_health() in {"ok", "degraded"}:
+            for block in self.pinned:
+                assert self.sim.lookup([block]) != [0], f"{block} is gone although it is pinned"
+
+    @invariant()
     def bounds_hold_and_numbers_add_up(self) -> None:
         if not hasattr(self, "sim"):
             return
         self.statistics.check(self.sim.store)
         assert self.sim.world.allocated_bytes() <= self.sim.disk_bytes
+        tiers = self.sim.store.stats()["tiers"]
+        assert isinstance(tiers, dict)
+        assert tiers["host"]["pinned_bytes"] * 4 <= self.sim.host_bytes
+        assert tiers["disk"]["pinned_bytes"] * 4 <= self.sim.disk_bytes
         assert all("kvtier" in name for name in self.sim.world.file_names())
 
     def _pick(self, pick: int, first: int, num_blocks: int) -> list[BlockId]:
@@ -242,6 +276,8 @@ class TightStoreMachine(RuleBasedStateMachine):
         self.sim.open()
         self.statistics.forget()
         self.leases.clear()
+        self.pinned.clear()
+        self.num_pin_failures = 0.0
 
     def _end_trouble(self) -> None:
         self.faults.clear()

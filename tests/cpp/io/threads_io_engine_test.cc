@@ -203,6 +203,10 @@ TEST_CASE("stuck saves and controls leave a thread for loads") {
 }
 
 TEST_CASE("the numbers of threads for background work") {
+  CHECK(choose_num_io_threads(0) == 2);
+  CHECK(choose_num_io_threads(1) == 2);
+  CHECK(choose_num_io_threads(2) == 8);
+  CHECK(choose_num_io_threads(64) == 8);
   CHECK(num_save_threads_max(1) == 1);
   CHECK(num_save_threads_max(2) == 1);
   CHECK(num_save_threads_max(4) == 3);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,6 +59,18 @@ TEST_CASE("an arena starts on a huge page and is rounded up to whole ones") {
   CHECK(reinterpret_cast<std::uintptr_t>(arena->base()) % (2 * kMiB) == 0);
   CHECK(arena->info().num_bytes == arena->num_bytes());
   CHECK(arena->info().is_huge_page_advised == arena->info().note.empty());
+}
+
+TEST_CASE("F8: without huge pages an arena works and says why") {
+  REQUIRE(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
+  auto created = Arena::create(4u << 20);
+  REQUIRE(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0);
+  REQUIRE(created.is_ok());
+  const auto& arena = created.value();
+  CHECK_FALSE(arena->info().is_huge_page_advised);
+  CHECK(arena->info().note.find("switched off") != std::string::npos);
+  std::memset(arena->base(), 7, 4u << 20);
+  CHECK(arena->base()[(4u << 20) - 1] == std::byte{7});
 }
 
 TEST_CASE("an arena below a huge page is rounded up to pages") {

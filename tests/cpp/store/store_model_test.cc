@@ -43,6 +43,7 @@ class Model {
       CHECK(world_.disk->allocated_bytes() <= world_.options.disk_bytes);
       const Status consistent = world_.store->check_consistency();
       REQUIRE_MESSAGE(consistent.is_ok(), consistent.to_string());
+      if (!has_faults_) check_pins();
     }
     world_.disk->faults() = SimFaults{};
     CHECK(world_.store->close(5 * kNsPerS).is_ok());
@@ -83,7 +84,9 @@ class Model {
     const std::uint64_t choice = random_.below(100);
     if (choice < 40) return put();
     if (choice < 75) return get();
-    if (choice < 80) return lease();
+    if (choice < 78) return lease();
+    if (choice < 80) return pin();
+    if (choice < 81) return unpin();
     if (choice < 84) return erase();
     if (choice < 88) return flush();
     if (choice < 89) return clear();
@@ -176,6 +179,62 @@ class Model {
     }
   }
 
+  void pin() {
+    const std::size_t s = pick_space();
+    const std::uint64_t chain = random_.below(6);
+    const std::size_t num_blocks = 1 + random_.below(8);
+    const auto keys = keys_of(number_of(chain, 0), num_blocks);
+    auto pinned = world_.store->pin(spaces_[s], keys);
+    REQUIRE_MESSAGE(pinned.is_ok(), pinned.status().to_string());
+    REQUIRE(pinned.value() <= num_blocks);
+    for (std::uint64_t depth = 0; depth < pinned.value(); ++depth) {
+      ++num_pins_[{s, number_of(chain, depth)}];
+    }
+  }
+
+  void unpin() {
+    const std::size_t s = pick_space();
+    const std::uint64_t chain = random_.below(6);
+    const std::size_t num_blocks = 1 + random_.below(8);
+    std::uint64_t num_expected = 0;
+    for (std::uint64_t depth = 0; depth < num_blocks; ++depth) {
+      const auto found = num_pins_.find({s, number_of(chain, depth)});
+      if (found == num_pins_.end()) continue;
+      ++num_expected;
+      if (--found->second == 0) num_pins_.erase(found);
+    }
+    auto unpinned = world_.store->unpin(spaces_[s], keys_of(number_of(chain, 0), num_blocks));
+    REQUIRE_MESSAGE(unpinned.is_ok(), unpinned.status().to_string());
+    // A block that could not be read is gone, and its pins with it.
+    REQUIRE(unpinned.value() <= num_expected);
+    if (!has_faults_) REQUIRE(unpinned.value() == num_expected);
+  }
+
+  /// What is pinned is there.
+  void check_pins() {
+    for (const auto& [block, num_pins] : num_pins_) {
+      CAPTURE(block.first);
+      CAPTURE(block.second);
+      REQUIRE(is_there(block));
+    }
+  }
+
+  bool is_there(const std::pair<std::size_t, std::uint64_t>& block) {
+    const std::vector<BlockKey> keys = {key_of(block.second)};
+    return world_.store->lookup(spaces_[block.first], keys, true).value().num_blocks > 0;
+  }
+
+  /// After a restart: a smaller cap ends pins, and a crash may bring back the one or the other.
+  void end_pins() {
+    num_pins_.clear();
+    for (std::size_t s = 0; s < shapes_.size(); ++s) {
+      for (std::uint64_t chain = 0; chain < 6; ++chain) {
+        const auto keys = keys_of(number_of(chain, 0), 30);
+        while (world_.store->unpin(spaces_[s], keys).value() > 0) continue;
+      }
+    }
+  }
+
   /// After a durable delete no older generation may ever come back.
   void erase() {
     const std::size_t s = pick_space();
@@ -184,6 +243,7 @@ class Model {
     const auto still =
         world_.store->lookup(spaces_[s], std::vector<BlockKey>{key_of(number)}, true);
     REQUIRE(still.is_ok());
+    std::erase_if(num_pins_, [this](const auto& pin) { return !is_there(pin.first); });
     if (!erased.is_ok() || still.value().num_blocks > 0 || is_losing_pages_) return;
     Known& known = known_[{s, number}];
     known.possible.clear();
@@ -194,6 +254,7 @@ class Model {
 
   void clear() {
     auto cleared = world_.store->clear(true, true);
+    num_pins_.clear();
     if (!cleared.is_ok() || is_losing_pages_) return;
     for (auto& [key, known] : known_) {
       known.possible.clear();
@@ -203,15 +264,21 @@ class Model {
 
   void restart() {
     world_.disk->faults() = SimFaults{};
+    // What the disk has no room for ends with its host copy.
+    flush();
+    const bool is_all_on_disk = world_.store->stats().host.pinned_bytes == 0;
     REQUIRE(world_.store->close(5 * kNsPerS).is_ok());
     world_.store.reset();
-    if (random_.below(4) == 0) world_.options.disk_bytes = (2 + random_.below(6)) << 20;
+    const bool is_resized = random_.below(4) == 0;
+    if (is_resized) world_.options.disk_bytes = (2 + random_.below(6)) << 20;
     open();
+    if (is_resized || has_faults_ || !is_all_on_disk) end_pins();
   }
 
   void crash() {
     world_.crash(random_.below(2) == 0);
     open();
+    end_pins();
   }
 
   Random random_;
@@ -223,6 +290,7 @@ class Model {
   std::vector<Shape> shapes_;
   std::vector<std::uint32_t> spaces_;
   std::map<std::pair<std::size_t, std::uint64_t>, Known> known_;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> num_pins_;  // Per block.
 };
 
 std::uint64_t number_from_environment(const char* name, std::uint64_t fallback) {
