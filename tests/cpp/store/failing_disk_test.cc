@@ -1,5 +1,6 @@
 // A disk that is full, fails, or loses files while the store uses it (D4, D5, E3, E10, G1, K5):
 // misses and a degraded tier, never a hang, a wrong byte or a flood of log lines.
+#include "disk/disk_engine.h"
 #include "store_world.h"
 
 using namespace kvtier;
