@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "io/throttled_io_engine.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -65,6 +66,10 @@ Result<std::shared_ptr<Store>> Store::open(
     if (!directory.is_ok()) return directory.status();
     seams.directory = std::move(directory).value();
     seams.io_engine = make_threads_io_engine(*clock, ThreadsIoOptions{options.num_io_threads});
+    if (options.simulated_disk) {
+      seams.io_engine =
+          make_throttled_io_engine(std::move(seams.io_engine), *clock, *options.simulated_disk);
+    }
   }
   return open(options, std::move(seams));
 }
