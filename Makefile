@@ -62,6 +62,11 @@ demo: build ## The main job from end to end, with its figures
 bench: build ## The figures that the store has to reach, each beside its bound
 	@$(PYTHON) bench/store_figures.py $(ARGS)
 
+.PHONY: bench-regress
+bench-regress: build ## Speed as ratios within one run; results are kept below bench/out
+	@$(PYTHON) -m pytest tests/benchmark --benchmark-only --benchmark-autosave \
+	  --benchmark-storage bench/out/regress --benchmark-columns=median,rounds --timeout 600 $(ARGS)
+
 .PHONY: fuzz
 fuzz: ## Fuzz each target for SECONDS=N with libFuzzer
 	@$(STEP) "set-up for fuzzing" tools/setup.sh fuzz

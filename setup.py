@@ -1,10 +1,13 @@
 """Builds the extension kvtier._core by driving one CMake build, kept between calls so that only
-what changed is compiled again. Runs in the build's own process; not meant to be imported.
+what changed is compiled again, and kvtier.liburing._ring where that build found liburing. Runs in
+the build's own process; not meant to be imported.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,6 +19,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+BUILD_FOLDER = ROOT / "build" / f"extension-{sysconfig.get_config_var('SOABI')}"
+RING_BUILD = runpy.run_path(str(ROOT / "kvtier" / "liburing" / "ring_build.py"))
+RING_MODULE: str = RING_BUILD["MODULE_NAME"]
 
 
 class CMakeBuild(build_ext):
@@ -24,11 +30,17 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         # setuptools clears `inplace` while it builds, so what was asked for is noted here.
         self._is_development = bool(self.inplace) or bool(getattr(self, "editable_mode", False))
+        self._configure(BUILD_FOLDER)
+        self.extensions = [
+            ext for ext in self.extensions if ext.name != RING_MODULE or _add_liburing(ext)
+        ]
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        build_folder = ROOT / "build" / f"extension-{sysconfig.get_config_var('SOABI')}"
-        self._configure(build_folder)
+        if ext.name == RING_MODULE:
+            super().build_extension(ext)
+            return
+        build_folder = BUILD_FOLDER
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         _run("cmake", "--build", str(build_folder), "--target", "_core", "--parallel", jobs)
         stage = build_folder / "stage"
@@ -68,6 +80,23 @@ class CMakeBuild(build_ext):
         _run("cmake", "-S", str(ROOT), "-B", str(build_folder), *generator, *settings)
 
 
+def _add_liburing(ext: Extension) -> bool:
+    """Completes the ring's extension with the liburing that CMake found; False where it is none."""
+    cache = (BUILD_FOLDER / "CMakeCache.txt").read_text(encoding="utf-8", errors="replace")
+    found = dict(re.findall(r"^(KVTIER_LIBURING_\w+):\w+=(.*)$", cache, re.MULTILINE))
+    include_dir = found.get("KVTIER_LIBURING_INCLUDE_DIR", "NOTFOUND")
+    library = found.get("KVTIER_LIBURING_LIBRARY", "NOTFOUND")
+    if include_dir.endswith("NOTFOUND") or library.endswith("NOTFOUND"):
+        folder = os.environ.get("KVTIER_LIBURING_DIR")
+        place = f"below KVTIER_LIBURING_DIR={folder}" if folder else "installed"
+        print(f"note: liburing.h and liburing.a are not {place}: no kvtier.liburing, no io_uring")
+        return False
+    RING_BUILD["write_c_source"](ROOT / ext.sources[0])
+    ext.include_dirs.append(include_dir)
+    ext.extra_objects.append(library)
+    return True
+
+
 def _run(*command: str) -> None:
     if shutil.which(command[0]) is None:
         raise SystemExit(
@@ -81,6 +110,16 @@ def _run(*command: str) -> None:
 
 
 setup(
-    ext_modules=[Extension("kvtier._core", sources=[])],
+    ext_modules=[
+        Extension("kvtier._core", sources=[]),
+        Extension(
+            RING_MODULE,
+            # Generated, then linked with liburing.a, whose symbols stay inside.
+            sources=["build/liburing/ring_extension.c"],
+            depends=["kvtier/liburing/ring.c", "kvtier/liburing/ring_build.py"],
+            extra_compile_args=["-O2", "-fvisibility=hidden"],
+            extra_link_args=["-Wl,--exclude-libs,ALL"],
+        ),
+    ],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -7,7 +7,6 @@ fill and reopen stores, so that a restart is a real one. One thread here.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shutil
@@ -15,71 +14,36 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 import kvtier
-from kvtier.bench.payload import U8, PayloadPattern, payload_words
-from kvtier.bench.raw_device import raw_probe
+from kvtier.bench.block_source import CALL_BYTES, BlockSource, bench_namespace
+from kvtier.bench.figure import Figure
 from kvtier.bench.replay import tier_counters
-from kvtier.machine import num_cpus
+from kvtier.bench.store_command import DISK_PARTS, HOST_PARTS, Part, run_parts
+from kvtier.units import KIB, MIB
 
 OUT = Path(__file__).resolve().parent / "out"
-KIB, MIB = 1 << 10, 1 << 20
-GB = 1e9
 NUM_SMALL_BLOCKS = 1_000_000
 SMALL_BLOCK_BYTES = 64
-CALL_BYTES = 32 * MIB
-NUM_PAIRS = 7
-LOAD_PER_CPU_MAX = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One measured value with its bound: at most or at least, as the name says."""
-
-    name: str
-    value: float
-    unit: str = ""
-    at_most: float | None = None
-    at_least: float | None = None
-    note: str = ""
-
-    @property
-    def is_good(self) -> bool:
-        is_low_enough = self.at_most is None or self.value <= self.at_most
-        is_high_enough = self.at_least is None or self.value >= self.at_least
-        return is_low_enough and is_high_enough
 
 
 def main() -> int:
     arguments = _parse_arguments()
     if arguments.child:
         return _run_child(arguments.child)
-    figures: list[Figure] = []
-    load_before = os.getloadavg()[0]
-    with _work_folder(arguments.path) as folder:
-        for part in arguments.only or PARTS:
-            print(f"measuring: {part}", file=sys.stderr)
-            part_folder = folder / part
-            figures += PARTS[part](part_folder, arguments.quick)
-            shutil.rmtree(part_folder, ignore_errors=True)
-    if arguments.json:
-        print(json.dumps({f.name: {**dataclasses.asdict(f), "good": f.is_good} for f in figures}))
-    else:
-        _print_table(figures)
-    if load_before > LOAD_PER_CPU_MAX * num_cpus():
-        print(
-            f"note: load {load_before:.1f} on {num_cpus()} CPUs before the start: others used this "
-            "machine, so rates, ratios and times say little. Repeat on an idle one.",
-            file=sys.stderr,
-        )
-    return 0 if all(figure.is_good for figure in figures) else 1
+    folder: Path = arguments.path or OUT
+    folder.mkdir(parents=True, exist_ok=True)
+    return run_parts(
+        {part: PARTS[part] for part in arguments.only or PARTS},
+        str(folder),
+        is_quick=arguments.quick,
+        is_json=arguments.json,
+        program="store_figures",
+    )
 
 
 def measure_written(folder: Path, is_quick: bool) -> list[Figure]:
@@ -182,86 +146,22 @@ def measure_start(folder: Path, is_quick: bool) -> list[Figure]:
     ]
 
 
-def measure_disk_get(folder: Path, is_quick: bool) -> list[Figure]:
-    """Disk reads through the store and its threads engine against the bare device, in pairs."""
-    block_bytes = MIB
-    num_blocks = 128 if is_quick else 512
-    store_rates, raw_rates = [], []
-    with kvtier.open(folder, host_bytes=0, disk_bytes=2 * num_blocks * MIB, io="threads") as store:
-        keys = _fill(store, block_bytes, num_blocks)
-        store.flush()
-        namespace = _namespace(store, block_bytes)
-        pattern = PayloadPattern(block_bytes)
-        call_blocks = num_blocks // 4
-        out = np.zeros((call_blocks, block_bytes), dtype=np.uint8)
-        with raw_probe(folder, file_bytes=num_blocks * MIB, block_bytes=block_bytes) as probe:
-            probe.write()
-            for pair in range(NUM_PAIRS):
-                seconds, num_got = 0.0, 0
-                for start in range(0, num_blocks, call_blocks):
-                    part = keys[start : start + call_blocks]
-                    # Neither page faults nor what an earlier call left belong to the figure.
-                    out.fill(0xA5)
-                    started_s = time.perf_counter()
-                    num_got += namespace.get(part, out, request=f"pair {pair}").num_blocks
-                    seconds += time.perf_counter() - started_s
-                    if pattern.check(payload_words(part), out).wrong_bytes:
-                        raise SystemExit("store_figures: wrong bytes came back")
-                store_rates.append(num_got * block_bytes / seconds / GB)
-                raw_rates.append(probe.read().gb_per_s)
-        num_read_bytes = tier_counters(store)["disk"]["bytes_read"]
-    ratios = [store / raw for store, raw in zip(store_rates, raw_rates, strict=True)]
-    return [
-        Figure(
-            name="disk get / bare device, 1 MiB blocks",
-            value=statistics.median(ratios),
-            at_least=0.8,
-            # Nothing reads faster than the device: more than noise means that the probe is wrong.
-            at_most=1.1,
-            note=f"{NUM_PAIRS} pairs, {min(ratios):.2f} to {max(ratios):.2f}; "
-            f"{num_read_bytes / GB:.1f} GB read",
-        ),
-        Figure(name="disk get", value=statistics.median(store_rates), unit="GB/s"),
-        Figure(name="bare device read", value=statistics.median(raw_rates), unit="GB/s"),
-    ]
-
-
-PARTS: dict[str, Callable[[Path, bool], list[Figure]]] = {
+PARTS: dict[str, Part] = {
     "start": measure_start,
     "written": measure_written,
-    "disk-get": measure_disk_get,
+    **HOST_PARTS,
+    **DISK_PARTS,
     "reopen": measure_reopen,
 }
 
 
-def _namespace(store: kvtier.BlockStore, block_bytes: int) -> kvtier.Namespace:
-    # One token a block: a million keys come from one call.
-    return store.namespace(
-        model="store-figures", block_bytes=block_bytes, block_tokens=1, fingerprint="none"
-    )
-
-
-def _fill(store: kvtier.BlockStore, block_bytes: int, num_blocks: int) -> U8:
-    """Puts one chain of blocks, no faster than the disk takes it; returns its keys."""
-    namespace = _namespace(store, block_bytes)
-    keys = namespace.keys(np.arange(num_blocks, dtype=np.int64))
-    words = payload_words(keys)
-    pattern = PayloadPattern(block_bytes)
-    call_blocks = max(1, min(CALL_BYTES // block_bytes, 4096))
-    data = np.empty((call_blocks, block_bytes), dtype=np.uint8)
+def _fill(store: kvtier.BlockStore, block_bytes: int, num_blocks: int) -> None:
+    """Puts one chain of blocks, no faster than the disk takes it."""
     # Half of the backlog's own bound, which is half of the host tier: in one long chain nothing can
     # be evicted above a block that waits for the disk.
     backlog_bytes_max = min(CALL_BYTES, tier_counters(store)["host"]["bytes_capacity"] // 4)
-    for start in range(0, num_blocks, call_blocks):
-        part = keys[start : start + call_blocks]
-        pattern.fill(words[start : start + call_blocks], data[: len(part)])
-        parent = keys[start - 1] if start else None
-        result = namespace.put(part, data[: len(part)], parent=parent)
-        if result.num_accepted != len(part):
-            raise SystemExit(f"store_figures: put declined blocks: {set(result.outcomes)}")
-        while tier_counters(store)["disk"]["backlog_bytes"] > backlog_bytes_max:
-            time.sleep(0.001)
-    return keys
+    source = BlockSource(bench_namespace(store, block_bytes), num_blocks)
+    source.put_all(store, backlog_bytes_max=backlog_bytes_max)
 
 
 def _run_child(task_text: str) -> int:
@@ -278,8 +178,8 @@ def _run_child(task_text: str) -> int:
     if task["name"] == "fill":
         _fill(store, SMALL_BLOCK_BYTES, num_blocks)
         store.flush(timeout_s=300)
-    keys = _namespace(store, SMALL_BLOCK_BYTES).keys(np.arange(num_blocks, dtype=np.int64))
-    lookup = _namespace(store, SMALL_BLOCK_BYTES).lookup(keys, prefix=False)
+    keys = bench_namespace(store, SMALL_BLOCK_BYTES).keys(np.arange(num_blocks, dtype=np.int64))
+    lookup = bench_namespace(store, SMALL_BLOCK_BYTES).lookup(keys, prefix=False)
     answer["num_found"] = lookup.num_blocks
     answer["index_bytes"] = cast("int", store.stats()["index_bytes"])
     if task["name"] == "reopen_and_close":
@@ -328,37 +228,6 @@ def _process_written_bytes() -> int | None:
     except OSError:
         return None
     return int(dict(line.split(": ") for line in lines)["write_bytes"])
-
-
-def _print_table(figures: list[Figure]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for heading in ("figure", "value", "bound", "", "note"):
-        table.add_column(heading, justify="right" if heading in ("value", "bound") else "left")
-    for figure in figures:
-        least = f"≥ {figure.at_least:g}" if figure.at_least is not None else ""
-        most = f"≤ {figure.at_most:g}" if figure.at_most is not None else ""
-        bound = " ".join(text for text in (least, most) if text)
-        table.add_row(
-            figure.name,
-            f"{figure.value:,.3f} {figure.unit}".rstrip(),
-            bound,
-            ("good" if figure.is_good else "[bold red]MISSED[/bold red]") if bound else "",
-            figure.note,
-        )
-    Console(width=None if sys.stdout.isatty() else 130).print(table, highlight=False)
-
-
-@contextmanager
-def _work_folder(parent: Path | None) -> Iterator[Path]:
-    folder = (parent or OUT) / f"store-figures-{os.getpid()}"
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -14,6 +14,14 @@ import numpy.typing as npt
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 
+class SimulatedDisk(TypedDict):
+    """Another disk on paper, for benchmarks and tests; 0 means unlimited."""
+
+    read_bytes_per_s: int
+    write_bytes_per_s: int
+    latency_s: float
+    queue_depth_max: int
+
 class StoreOptions(TypedDict, total=False):
     path: str
     host_bytes: int
@@ -28,6 +36,7 @@ class StoreOptions(TypedDict, total=False):
     lock_wait_s: float
     stall_s: float
     default_timeout_s: float
+    simulated_disk: SimulatedDisk
 
 class Store:
     def __init__(self, options: StoreOptions, log: Callable[[str, str], None]) -> None:
@@ -99,6 +108,8 @@ def checksum_part(data: bytes, key: bytes, namespace_id: bytes, part_index: int)
 def checksum_path_name() -> str: ...
 def choose_num_io_threads() -> int:
     """What num_io_threads="auto" means on the CPUs that this process may use."""
+def checksum_and_copy(source: U8, target: U8, block_bytes: int) -> int:
+    """Hashes, then copies block by block without the GIL: the least that a verified get costs."""
 
 class NamespaceContents(TypedDict):
     index: int

@@ -153,8 +153,16 @@ class BlockStore:
         self._core_store.abandon_after_fork()
 
 
-def open_store(arguments: Mapping[str, object], source: object) -> BlockStore:
-    """Opens a store with explicit `arguments` over the environment, `source` and the defaults."""
+def open_store(
+    arguments: Mapping[str, object],
+    source: object,
+    *,
+    simulated_disk: _core.SimulatedDisk | None = None,
+) -> BlockStore:
+    """Opens a store with explicit `arguments` over the environment, `source` and the defaults.
+
+    simulated_disk: for benchmarks, makes the disk as slow as another one.
+    """
     settings = resolve_settings(arguments, source)
     config = settings.config
     if config.shared:
@@ -162,7 +170,10 @@ def open_store(arguments: Mapping[str, object], source: object) -> BlockStore:
     capacity = find_capacity(config)
     effective = describe_effective(settings, capacity)
     _say_what_is_odd(settings)
-    core_store = _core.Store(_core_options(config, capacity), log_core_line)
+    options = _core_options(config, capacity)
+    if simulated_disk is not None:
+        options["simulated_disk"] = simulated_disk
+    core_store = _core.Store(options, log_core_line)
     logger.info("opened: %s", _effective_text(effective))
     return BlockStore(core_store, effective)
 

@@ -15,6 +15,8 @@ _NETWORK_KINDS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
     | {"9p", "afs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs"}
 )
+# They take O_DIRECT and go through the page cache all the same, at least for some files.
+_CACHING_KINDS: Final = frozenset({"ecryptfs", "btrfs", "zfs", "bcachefs", "fuse.encfs"})
 _SHORT_LIVED_FOLDERS: Final = ("/tmp", "/var/tmp")
 
 
@@ -89,6 +91,11 @@ def find_concerns(path: str | os.PathLike[str], file_system: FileSystem) -> list
         concerns.append(
             f"{os.fspath(path)} is on a network file system ({file_system.kind}): loads wait for "
             "the network; choose a folder on a local SSD"
+        )
+    if file_system.kind in _CACHING_KINDS:
+        concerns.append(
+            f"{os.fspath(path)} is on {file_system.kind}, which may turn direct I/O into buffered "
+            "without saying so: blocks then fill the page cache too; choose ext4 or xfs"
         )
     if medium == "hdd":
         concerns.append(

@@ -73,6 +73,15 @@ def swappiness(proc: Path = _PROC) -> int | None:
     return _read_number(proc / "sys/vm/swappiness")
 
 
+def has_capability(bit: int, proc: Path = _PROC) -> bool:
+    """Returns whether this process has the kernel capability of that number now."""
+    for line in _read_lines(proc / "self/status"):
+        label, _, text = line.partition(":")
+        if label == "CapEff":
+            return bool(int(text.strip(), 16) >> bit & 1)
+    return False
+
+
 def _available_memory(proc: Path) -> Iterator[MemoryLimit]:
     for kind in ("MemAvailable", "MemTotal"):
         available_bytes = _meminfo_bytes(proc, kind)

@@ -36,6 +36,15 @@ DirectMode direct_mode_of(const std::string& word) {
   return found->second;
 }
 
+ThrottleOptions throttle_options_of(const py::dict& fields) {
+  ThrottleOptions options;
+  options.read_bytes_per_s = fields["read_bytes_per_s"].cast<std::uint64_t>();
+  options.write_bytes_per_s = fields["write_bytes_per_s"].cast<std::uint64_t>();
+  options.latency_ns = ns_from_s(fields["latency_s"].cast<double>());
+  options.queue_depth_max = fields["queue_depth_max"].cast<std::uint32_t>();
+  return options;
+}
+
 using Setter = void (*)(StoreOptions& options, const py::handle& value);
 
 template <auto kMember, typename Value>
@@ -67,6 +76,10 @@ const std::map<std::string, Setter>& setters() {
       {"lock_wait_s", set_time<&StoreOptions::lock_wait_ns>},
       {"stall_s", set_time<&StoreOptions::stall_ns>},
       {"default_timeout_s", set_time<&StoreOptions::default_timeout_ns>},
+      {"simulated_disk",
+       [](StoreOptions& it, const py::handle& value) {
+         it.simulated_disk = throttle_options_of(value.cast<py::dict>());
+       }},
   };
   return kSetters;
 }

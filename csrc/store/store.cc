@@ -6,6 +6,7 @@
 
 #include "base/usable_cpus.h"
 #include "io/threads_io_engine.h"
+#include "io/throttled_io_engine.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -72,6 +73,10 @@ Result<std::shared_ptr<Store>> Store::open(
       seams.log("warning", "disk I/O uses threads, not io_uring: " + chosen.value().note);
     }
     seams.io_note = std::move(chosen.value().note);
+    if (options.simulated_disk) {
+      seams.io_engine =
+          make_throttled_io_engine(std::move(seams.io_engine), *clock, *options.simulated_disk);
+    }
   }
   return open(options, std::move(seams));
 }

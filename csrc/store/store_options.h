@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "io/choose_io_engine.h"
+#include "io/throttle_options.h"
 
 namespace kvtier {
 
@@ -32,6 +34,8 @@ struct StoreOptions {
   TimeNs stall_ns = 2 * kNsPerS;
   /// clear() and delete end within it.
   TimeNs default_timeout_ns = 30 * kNsPerS;
+  /// For benchmarks and tests: makes the disk as slow as another one.
+  std::optional<ThrottleOptions> simulated_disk;
 };
 
 }  // namespace kvtier

@@ -9,7 +9,54 @@ def add_bench_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
     """Adds `bench` with its commands; each sets `run`: a function of the arguments to exit code."""
     bench = subparsers.add_parser("bench", help="measure the store on this machine")
     commands = bench.add_subparsers(dest="bench_command", metavar="COMMAND", required=True)
+    _add_disk_parser(commands)
+    _add_store_parser(commands)
     _add_trace_parser(commands)
+
+
+def _add_disk_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "disk",
+        help="put and get through the store against the bare device",
+        description="Measures gets and puts of a store against the bare device in pairs: the same "
+        "slots of the same files are read past the page cache, and files in the same state are "
+        "written. Prints medians and their ratio. Exit 1: wrong bytes, or no disk traffic.",
+    )
+    parser.add_argument("--path", required=True, metavar="DIR", help="an empty folder to use")
+    parser.add_argument("--block-bytes", default="1MiB", metavar="N", help="bytes of each block")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=20.0, metavar="S", help="measuring time in total"
+    )
+    parser.add_argument(
+        "--bytes", default="0", metavar="N", help="data of one pass (default: what fits the time)"
+    )
+    parser.add_argument("--host-bytes", default="0", metavar="N", help="host tier (default: none)")
+    parser.add_argument(
+        "--depth", type=_positive, default=0, metavar="N", help="raw ops at once (default: fits)"
+    )
+    parser.add_argument("--io", default="auto", choices=("auto", "uring", "threads"))
+    parser.add_argument(
+        "--simulate",
+        metavar="DISK",
+        help="another disk on paper, such as rate=50MB/s,latency=1ms,depth=1 (also read_rate, "
+        "write_rate); with a folder in memory also one that is faster than this machine's",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run_disk)
+
+
+def _add_store_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "store",
+        help="host tier, lookups and interference, each figure beside its bound",
+        description="Measures the store against plain copies and an idle machine in pairs. "
+        "Exit 1: a bound is missed.",
+    )
+    parser.add_argument("--path", metavar="DIR", help="an empty folder, for parts with a disk")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="some parts only")
+    parser.add_argument("--quick", action="store_true", help="less data: to try it out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run_store)
 
 
 def _add_trace_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,6 +82,33 @@ def _add_trace_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     parser.set_defaults(run=_run_trace)
 
 
+def _run_disk(arguments: argparse.Namespace) -> int:
+    from kvtier.bench.disk_command import run_disk
+
+    return run_disk(
+        path=arguments.path,
+        block_bytes=arguments.block_bytes,
+        seconds=arguments.seconds,
+        host_bytes=arguments.host_bytes,
+        num_bytes=arguments.bytes,
+        depth=arguments.depth,
+        io=arguments.io,
+        simulate=arguments.simulate,
+        is_json=arguments.json,
+    )
+
+
+def _run_store(arguments: argparse.Namespace) -> int:
+    from kvtier.bench.store_command import run_store
+
+    return run_store(
+        path=arguments.path,
+        parts=arguments.only,
+        is_quick=arguments.quick,
+        is_json=arguments.json,
+    )
+
+
 def _run_trace(arguments: argparse.Namespace) -> int:
     from kvtier.bench.trace_command import run_trace
 
@@ -54,4 +128,11 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"must be 0 to 86400, got {value}")
     return value

@@ -1,72 +1,58 @@
-"""The rate of the bare device: direct reads and writes of one file by several threads.
+"""The rate of the bare device: direct reads and writes of one file, several at once.
 
-A probe is used from one thread; it starts its own and ends them before it returns.
+A probe is used from one thread.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import itertools
-import mmap
 import os
-import random
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from kvtier.bench.raw_transfer import RawRate, RawTransfer, open_raw_transfer
 from kvtier.file_system import find_file_system
 
 ALIGNMENT_BYTES = 4096
 DEPTH = 8
-_GB = 1e9
 _OP_BYTES_MAX = 1 << 30
-_HUGE_PAGE_BYTES = 2 << 20
 _LOG_FILE_BYTES_MAX = 512 << 20
 _LOG_PASS_S_MAX = 2.0
 # No single rotating disk reads faster; virtual disks often call themselves rotating.
 _ROTATING_GB_PER_S_MAX = 0.4
 
 
-@dataclass(frozen=True, kw_only=True)
-class RawRate:
-    """Bytes that were really moved, in how long."""
-
-    num_bytes: int
-    seconds: float
-
-    @property
-    def gb_per_s(self) -> float:
-        return self.num_bytes / self.seconds / _GB if self.seconds > 0 else 0.0
-
-
 class RawProbe:
     """A nameless file in a folder, written and read past the page cache where that is possible."""
 
-    def __init__(self, fd: int, *, file_bytes: int, op_bytes: int, is_direct: bool) -> None:
+    def __init__(self, fd: int, transfer: RawTransfer, *, file_bytes: int, is_direct: bool) -> None:
         self._fd = fd
-        self._op_bytes = op_bytes
-        self._num_ops = max(1, file_bytes // op_bytes)
+        self._transfer = transfer
+        self._num_ops = max(1, file_bytes // transfer.op_bytes)
         self._num_written = 0
         self._first_op = 0
-        self._buffers = _make_buffers(min(DEPTH, self._num_ops), op_bytes)
         self.is_direct = is_direct
 
     @property
     def op_bytes(self) -> int:
-        return self._op_bytes
+        return self._transfer.op_bytes
 
     def write(self, *, seconds_max: float = 10.0) -> RawRate:
         """Writes the file from its start until its end or the deadline, and makes it durable.
 
         A first pass allocates too, like a store that grows; later passes write in place.
         """
-        rate = self._run(os.pwritev, range(self._num_ops), seconds_max, is_synced=True)
-        self._num_written = max(self._num_written, rate.num_bytes // self._op_bytes)
+        started_s = time.perf_counter()
+        moved = self._run(np.arange(self._num_ops), seconds_max, is_write=True)
+        os.fdatasync(self._fd)
+        rate = RawRate(num_bytes=moved.num_bytes, seconds=time.perf_counter() - started_s)
+        self._num_written = max(self._num_written, rate.num_bytes // self.op_bytes)
         return rate
 
     def read(self, *, seconds_max: float = 10.0) -> RawRate:
@@ -74,50 +60,15 @@ class RawProbe:
         if self._num_written == 0:
             raise ValueError("nothing was written yet")
         # A deadline in the middle must not mean that only the start is ever read.
-        order = [(self._first_op + i) % self._num_written for i in range(self._num_written)]
-        rate = self._run(os.preadv, order, seconds_max, is_synced=False)
-        self._first_op = (self._first_op + rate.num_bytes // self._op_bytes) % self._num_written
+        order = (self._first_op + np.arange(self._num_written)) % self._num_written
+        rate = self._run(order, seconds_max, is_write=False)
+        self._first_op = (self._first_op + rate.num_bytes // self.op_bytes) % self._num_written
         return rate
 
-    def _run(
-        self,
-        transfer: Callable[[int, list[memoryview], int], int],
-        order: range | list[int],
-        seconds_max: float,
-        *,
-        is_synced: bool,
-    ) -> RawRate:
-        positions = itertools.count()  # Shared by the threads: each op is taken once.
-        num_done = [0] * len(self._buffers)
-        errors: list[OSError] = []
-        started_s = time.perf_counter()
-        deadline_s = started_s + seconds_max
-
-        def work(thread_index: int) -> None:
-            buffer = self._buffers[thread_index]
-            try:
-                for position in positions:
-                    if position >= len(order) or time.perf_counter() > deadline_s or errors:
-                        return
-                    offset_bytes = order[position] * self._op_bytes
-                    moved_bytes = transfer(self._fd, [buffer], offset_bytes)
-                    if moved_bytes != self._op_bytes:
-                        raise OSError(errno.EIO, f"short transfer of {moved_bytes} bytes")
-                    num_done[thread_index] += 1
-            except OSError as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(self._buffers))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        if is_synced:
-            os.fdatasync(self._fd)
-        seconds = time.perf_counter() - started_s
-        return RawRate(num_bytes=sum(num_done) * self._op_bytes, seconds=seconds)
+    def _run(self, order: npt.NDArray[np.int64], seconds_max: float, *, is_write: bool) -> RawRate:
+        fds = np.full(len(order), self._fd, dtype=np.int32)
+        offsets = order.astype(np.uint64) * np.uint64(self.op_bytes)
+        return self._transfer.run(fds, offsets, is_write=is_write, seconds_max=seconds_max)
 
 
 class RawRateLog:
@@ -146,7 +97,9 @@ class RawRateLog:
 
 
 @contextmanager
-def raw_probe(folder: str | Path, *, file_bytes: int, block_bytes: int) -> Iterator[RawProbe]:
+def raw_probe(
+    folder: str | Path, *, file_bytes: int, block_bytes: int, is_ring_wanted: bool = True
+) -> Iterator[RawProbe]:
     """Opens a probe in `folder`; its file has no name from the start, so nothing can be left over.
 
     Ops have the block's size, rounded up to what direct I/O takes. Raises OSError.
@@ -162,7 +115,11 @@ def raw_probe(folder: str | Path, *, file_bytes: int, block_bytes: int) -> Itera
         finally:
             os.unlink(name)
         fd = direct_fd if direct_fd >= 0 else plain_fd
-        yield RawProbe(fd, file_bytes=file_bytes, op_bytes=op_bytes, is_direct=direct_fd >= 0)
+        depth = min(DEPTH, max(1, file_bytes // op_bytes))
+        with open_raw_transfer(
+            depth=depth, op_bytes=op_bytes, is_ring_wanted=is_ring_wanted
+        ) as transfer:
+            yield RawProbe(fd, transfer, file_bytes=file_bytes, is_direct=direct_fd >= 0)
     finally:
         os.close(plain_fd)
         if direct_fd >= 0:
@@ -189,22 +146,3 @@ def _open_direct(name: str) -> int:
         if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
             return -1
         raise
-
-
-def _make_buffers(num_buffers: int, op_bytes: int) -> list[memoryview]:
-    """Page-aligned pieces of one private mapping on huge pages, of bytes that no device can shrink.
-
-    Like the store's own buffers, or the probe is no roof: a virtual disk read 1.3 GB/s into small
-    pages and 3.8 GB/s into huge ones. Private, because shared mappings often get no huge pages.
-    """
-    arena_bytes = -(-num_buffers * op_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    mapping = mmap.mmap(-1, arena_bytes + _HUGE_PAGE_BYTES, flags=flags)
-    with suppress(OSError):  # A kernel without huge pages: it has no faster buffers either.
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-    arena = memoryview(mapping)[-address % _HUGE_PAGE_BYTES :][:arena_bytes]
-    piece = random.Random(op_bytes).randbytes(1 << 20)
-    for offset_bytes in range(0, arena_bytes, len(piece)):
-        arena[offset_bytes : offset_bytes + len(piece)] = piece
-    return [arena[i * op_bytes : (i + 1) * op_bytes] for i in range(num_buffers)]

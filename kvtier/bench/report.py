@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvtier.bench.raw_device import RawRate
+from kvtier.bench.raw_transfer import RawRate
 from kvtier.bench.replay import ReplayCounts, TierCounts
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import os
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from kvtier import _core
@@ -17,13 +16,14 @@ from kvtier.capacity import HOST_SHARE_PERCENT, DiskSpace, resolve_capacity
 from kvtier.config import Config
 from kvtier.errors import ConfigError, KvtierError
 from kvtier.file_system import find_concerns, find_file_system
-from kvtier.machine import memory_limit, num_cpus, swap_bytes, swappiness
+from kvtier.machine import has_capability, memory_limit, num_cpus, swap_bytes, swappiness
 from kvtier.units import GIB, MIB, format_bytes
 
 _FREE_BYTES_MIN: Final = GIB
 _READ_GB_PER_S_MIN: Final = 1.0
 _SWAPPINESS_MAX: Final = 10
 _MEMLOCK_BYTES_MIN: Final = 64 * MIB
+_CAP_IPC_LOCK: Final = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,15 +179,26 @@ def _memory() -> Finding:
 
 
 def _memlock() -> Finding:
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    is_good = soft == resource.RLIM_INFINITY or soft >= _MEMLOCK_BYTES_MIN
-    shown = "unlimited" if soft == resource.RLIM_INFINITY else format_bytes(soft)
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    is_privileged = has_capability(_CAP_IPC_LOCK)
+    is_good = is_privileged or soft == resource.RLIM_INFINITY or soft >= _MEMLOCK_BYTES_MIN
+    shown = _limit_text(soft)
+    if hard != soft:
+        shown += f", may be raised to {_limit_text(hard)}"
     return Finding(
         name="memlock",
         is_good=is_good,
-        text=f"may lock {shown}",
-        remedy="" if is_good else "page-locking will be refused; raise it (ulimit -l unlimited)",
+        text=f"may lock {shown}"
+        + (" (does not bind this process: CAP_IPC_LOCK)" if is_privileged else ""),
+        remedy=""
+        if is_good
+        else "page-locking and registered buffers will be refused; raise it (ulimit -l unlimited, "
+        "LimitMEMLOCK= of the service)",
     )
+
+
+def _limit_text(limit_bytes: int) -> str:
+    return "unlimited" if limit_bytes == resource.RLIM_INFINITY else format_bytes(limit_bytes)
 
 
 def _swap() -> Finding:
@@ -203,15 +214,31 @@ def _swap() -> Finding:
     )
 
 
-def _uring(proc: Path = Path("/proc")) -> Finding:
+def _uring() -> Finding:
+    """Asks the kernel itself: a sysctl that allows it says nothing of a container's filter."""
     try:
-        text = (proc / "sys/kernel/io_uring_disabled").read_text(encoding="ascii").strip()
-    except OSError:
-        text = "0"
-    is_good = text == "0"
+        from kvtier.liburing import probe_opcodes
+
+        probe = probe_opcodes()
+    except ImportError as error:
+        return Finding(
+            name="io_uring", is_good=False, text=f"cannot be asked: {error}",
+            remedy="threads are used instead; install what is missing and build again",
+        )  # fmt: skip
+    except OSError as error:
+        text, _, remedy = str(error.strerror).partition("; remedy: ")
+        return Finding(
+            name="io_uring",
+            is_good=False,
+            text=f"refused, errno {error.errno}: {text}",
+            remedy=f"threads are used instead; {remedy}".removesuffix("; "),
+        )
+    missing = sorted(probe.missing_opcodes)
     return Finding(
         name="io_uring",
-        is_good=is_good,
-        text="not disabled by sysctl" if is_good else f"kernel.io_uring_disabled={text}",
-        remedy="" if is_good else "threads are used instead; sysctl kernel.io_uring_disabled=0",
+        is_good=not missing,
+        text=f"lacks {', '.join(missing)}"
+        if missing
+        else f"works; {len(probe.opcodes)} opcodes, among them fixed reads and writes",
+        remedy="threads are used instead; Linux 5.6 or later" if missing else "",
     )

@@ -33,7 +33,9 @@ def test_a_pass_moves_the_whole_file(tmp_path: Path) -> None:
 def test_the_buffers_are_such_that_the_probe_is_a_roof(tmp_path: Path) -> None:
     """Small pages once made it 2.7 times too slow, and the store looked faster than the disk."""
     with raw_probe(tmp_path, file_bytes=32 << 20, block_bytes=1 << 20) as probe:
-        addresses = [np.frombuffer(buffer, np.uint8).ctypes.data for buffer in probe._buffers]
+        addresses = [
+            np.frombuffer(buffer, np.uint8).ctypes.data for buffer in probe._transfer.buffers
+        ]
         maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
     assert len(addresses) == DEPTH
     assert min(addresses) % (2 << 20) == 0
@@ -61,7 +63,7 @@ def test_reading_before_writing_is_refused(tmp_path: Path) -> None:
 def test_a_failing_device_is_an_error_not_a_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with raw_probe(tmp_path, file_bytes=1 << 20, block_bytes=4096) as probe:
+    with raw_probe(tmp_path, file_bytes=1 << 20, block_bytes=4096, is_ring_wanted=False) as probe:
         probe.write()
         monkeypatch.setattr(os, "preadv", lambda *_: 512)
         with pytest.raises(OSError, match="short transfer of 512 bytes"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtier.file_system import find_concerns, find_file_system
+from kvtier.file_system import FileSystem, find_concerns, find_file_system
 
 MOUNTS = """\
 27 1 254:0 / / rw - ext4 /dev/vda rw
@@ -44,6 +44,14 @@ def test_a_data_disk_gives_no_concern(tmp_path: Path, proc: Path) -> None:
     found = find_file_system(tmp_path / "data", proc, tmp_path / "sys")
     assert (found.kind, found.is_system_disk) == ("xfs", False)
     assert find_concerns(tmp_path / "data", found) == []
+
+
+@pytest.mark.parametrize("kind", ["ecryptfs", "btrfs", "zfs"])
+def test_file_systems_that_cache_in_spite_of_direct_io_are_named_e12(kind: str) -> None:
+    found = FileSystem(kind=kind, mount_point="/d", is_system_disk=False, is_rotational=False)
+    (concern,) = find_concerns("/d/blocks", found)
+    assert kind in concern
+    assert "choose ext4 or xfs" in concern
 
 
 def test_the_temporary_folder_of_the_system_disk_is_named_a5(tmp_path: Path, proc: Path) -> None:

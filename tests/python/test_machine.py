@@ -148,3 +148,11 @@ def test_a_v1_cpu_quota_counts(fake: FakeMachine, monkeypatch: pytest.MonkeyPatc
 def test_this_machine_answers() -> None:
     assert memory_limit().limit_bytes > 0
     assert num_cpus() >= 1
+
+
+def test_a_capability_is_a_bit_of_the_effective_set(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text("CapPrm:\t0000000000000000\nCapEff:\t0000000000004001\n")
+    assert machine.has_capability(14, tmp_path)
+    assert not machine.has_capability(13, tmp_path)
+    assert not machine.has_capability(14, tmp_path / "missing")

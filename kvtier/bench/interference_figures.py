@@ -1,0 +1,206 @@
+"""What the disk tier costs others: host gets beside disk writes, a Python thread beside disk gets;
+and one I/O engine against the other. Threads of its own, ended before a call returns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import kvtier
+from kvtier.bench.block_source import (
+    BenchmarkError,
+    BlockSource,
+    bench_namespace,
+    fresh_salt,
+    wait_for_backlog,
+)
+from kvtier.bench.figure import Figure
+from kvtier.bench.pairs import NUM_PAIRS, spread, time_pairs
+from kvtier.bench.payload import U8
+from kvtier.bench.replay import tier_counters
+from kvtier.bench.report import percentile
+from kvtier.units import KIB, MIB, format_bytes
+
+_BLOCK_BYTES = MIB
+_HOT_BLOCKS = 16
+
+
+def measure_writing(folder: Path, is_quick: bool) -> list[Figure]:
+    """The 99th percentile of host hits while the disk writes at full rate, against an idle disk."""
+    num_gets = 200 if is_quick else 2000
+    idle_us, busy_us, written_bytes = [], [], 0
+    with kvtier.open(folder, host_bytes=256 * MIB, disk_bytes=2048 * MIB) as store:
+        hot = BlockSource(bench_namespace(store, _BLOCK_BYTES), _HOT_BLOCKS)
+        hot.put_all(store)
+        store.flush(60)
+        out = np.zeros((1, _BLOCK_BYTES), dtype=np.uint8)
+        with hot.namespace.lease(hot.keys, ttl_s=3600.0):
+            for _ in range(NUM_PAIRS):
+                idle_us.append(_p99_us(hot, out, num_gets))
+                before = tier_counters(store)["disk"]["bytes_written"]
+                with _writing(store):
+                    busy_us.append(_p99_us(hot, out, num_gets))
+                    written_bytes += tier_counters(store)["disk"]["bytes_written"] - before
+                wait_for_backlog(store, 0)
+    ratios = [busy / idle for busy, idle in zip(busy_us, idle_us, strict=True)]
+    if not written_bytes:
+        raise BenchmarkError("no disk traffic: nothing was written beside the gets")
+    return [
+        Figure(
+            name="p99 of a host get while the disk writes / idle",
+            value=statistics.median(ratios),
+            at_most=2.0,
+            note=f"{statistics.median(busy_us):.0f} and {statistics.median(idle_us):.0f} µs a "
+            f"1 MiB block; {written_bytes / 1e9:.1f} GB written meanwhile; {spread(ratios)}",
+        )
+    ]
+
+
+def measure_counting(folder: Path, is_quick: bool) -> list[Figure]:
+    """How much a busy Python thread loses while another one waits for a get from disk."""
+    num_blocks = (64 if is_quick else 1024) * MIB // _BLOCK_BYTES
+    losses, seconds = [], []
+    with kvtier.open(
+        folder, host_bytes=0, disk_bytes=num_blocks * _BLOCK_BYTES * 5 // 4 + 256 * MIB
+    ) as store:
+        source = BlockSource(bench_namespace(store, _BLOCK_BYTES), num_blocks)
+        source.put_all(store)
+        store.flush(300)
+        out = np.zeros_like(source.data)
+        read_before = tier_counters(store)["disk"]["bytes_read"]
+        for _ in range(NUM_PAIRS):
+            with _counting() as counter:
+                before, started_s = counter[0], time.perf_counter()
+                num_got = source.namespace.get(source.keys, out).num_blocks
+                get_s = time.perf_counter() - started_s
+                rate = (counter[0] - before) / get_s
+                if num_got != num_blocks:
+                    raise BenchmarkError(f"got {num_got} of {num_blocks} blocks")
+                before, started_s = counter[0], time.perf_counter()
+                # As long, and as idle a thread as one that waits without the interpreter.
+                threading.Event().wait(get_s)
+                idle_rate = (counter[0] - before) / (time.perf_counter() - started_s)
+            losses.append(1 - rate / idle_rate)
+            seconds.append(get_s)
+        read_bytes = tier_counters(store)["disk"]["bytes_read"] - read_before
+    if not read_bytes:
+        raise BenchmarkError("no disk traffic: nothing was read from disk")
+    return [
+        Figure(
+            name="loss of a counting thread during a disk get",
+            value=100 * statistics.median(losses),
+            unit="%",
+            at_most=5,
+            note=f"{num_blocks * _BLOCK_BYTES / MIB:.0f} MiB a get, "
+            f"{statistics.median(seconds):.2f} s; {100 * min(losses):.1f} to "
+            f"{100 * max(losses):.1f} %",
+        )
+    ]
+
+
+def measure_engines(folder: Path, is_quick: bool) -> list[Figure]:
+    """Disk gets of a store on threads against one on the ring, in turns."""
+    num_bytes = (64 if is_quick else 512) * MIB
+    return [
+        _compare_engines(folder, block_bytes, num_bytes // block_bytes, at_least)
+        for block_bytes, at_least in ((MIB, 0.90), (64 * KIB, 0.60))
+    ]
+
+
+def _compare_engines(folder: Path, block_bytes: int, num_blocks: int, at_least: float) -> Figure:
+    name = f"disk get on threads / on the ring, {format_bytes(block_bytes)}"
+    try:
+        with ExitStack() as stack:
+            ring, threads = (
+                stack.enter_context(
+                    _filled(folder / f"{io}-{block_bytes}", io, block_bytes, num_blocks)
+                )
+                for io in ("uring", "threads")
+            )
+            out = np.zeros_like(ring.data)
+            times = time_pairs(lambda: _get_all(threads, out), lambda: _get_all(ring, out))
+            note = times.note(ring.num_bytes)
+    except kvtier.ConfigError as error:
+        return Figure(name=name, value=None, at_least=at_least, note=f"no ring: {error}")
+    return Figure(name=name, value=times.rate_ratio, at_least=at_least, note=note)
+
+
+@contextmanager
+def _filled(folder: Path, io: str, block_bytes: int, num_blocks: int) -> Iterator[BlockSource]:
+    disk_bytes = num_blocks * block_bytes * 5 // 4 + 256 * MIB
+    with kvtier.open(folder, host_bytes=0, disk_bytes=disk_bytes, io=io) as store:
+        source = BlockSource(bench_namespace(store, block_bytes), num_blocks)
+        source.put_all(store)
+        store.flush(300)
+        yield source
+
+
+def _get_all(source: BlockSource, out: U8) -> None:
+    num_got = source.namespace.get(source.keys, out).num_blocks
+    if num_got != source.num_blocks:
+        raise BenchmarkError(f"got {num_got} of {source.num_blocks} blocks")
+
+
+def _p99_us(hot: BlockSource, out: U8, num_gets: int) -> float:
+    times_us = []
+    for index in range(num_gets):
+        key = hot.keys[index % hot.num_blocks :][:1]
+        started_s = time.perf_counter()
+        num_got = hot.namespace.get(key, out).num_blocks
+        times_us.append((time.perf_counter() - started_s) * 1e6)
+        if num_got != 1:
+            raise BenchmarkError("a leased block was not got")
+    return percentile(times_us, 99) or 0.0
+
+
+@contextmanager
+def _writing(store: kvtier.BlockStore) -> Iterator[None]:
+    """Puts new blocks in a thread, as fast as the disk takes them; removes them afterwards."""
+    is_over = threading.Event()
+    errors: list[Exception] = []
+    source = BlockSource(bench_namespace(store, _BLOCK_BYTES, salt=fresh_salt()), 64)
+
+    def write() -> None:
+        try:
+            while not is_over.is_set():
+                source.put_all(store, backlog_bytes_max=16 * MIB)
+                source.namespace.delete(source.keys)
+        except Exception as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        writer.join()
+    if errors:
+        raise errors[0]
+
+
+@contextmanager
+def _counting() -> Iterator[list[int]]:
+    """A thread that counts as fast as Python can."""
+    counter = [0]
+    is_over = threading.Event()
+
+    def count() -> None:
+        while not is_over.is_set():
+            for _ in range(1000):
+                counter[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield counter
+    finally:
+        is_over.set()
+        thread.join()
