@@ -3,13 +3,16 @@
 
 #include <utility>
 
+#include "io/threads_io_engine.h"
 #include "io/uring_io_engine.h"
 
 namespace kvtier {
 
-Result<ChosenIoEngine> choose_io_engine(IoMode mode, Clock& clock, std::uint32_t num_threads) {
+Result<ChosenIoEngine> choose_io_engine(IoMode mode, Clock& clock, std::uint32_t num_threads,
+                                        std::uint32_t num_cpus) {
   ChosenIoEngine chosen;
-  if (mode != IoMode::kThreads) {
+  if (num_threads == 0) num_threads = choose_num_io_threads(num_cpus);
+  if (mode == IoMode::kUring || (mode == IoMode::kAuto && num_cpus > 1)) {
     UringIoOptions options;
     options.num_threads = num_threads;
     auto ring = make_uring_io_engine(clock, std::move(options));

@@ -18,7 +18,10 @@ struct ChosenIoEngine {
   std::string note;  // Why `kAuto` did not give the ring; else empty.
 };
 
-/// kConfig, naming errno and remedy, when `kUring` cannot be honoured.
-Result<ChosenIoEngine> choose_io_engine(IoMode mode, Clock& clock, std::uint32_t num_threads);
+/// `kAuto` takes the ring where it works, but threads where one CPU has to do: the ring's thread
+/// and the kernel's workers behind it would only take turns there. `num_threads` 0: as the CPUs
+/// permit. kConfig, naming errno and remedy, when `kUring` cannot be honoured.
+Result<ChosenIoEngine> choose_io_engine(IoMode mode, Clock& clock, std::uint32_t num_threads,
+                                        std::uint32_t num_cpus);
 
 }  // namespace kvtier

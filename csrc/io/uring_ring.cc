@@ -19,6 +19,8 @@ constexpr std::array<unsigned, 3> kFlagSets = {
     0,
 };
 
+constexpr unsigned kKernelWorkersMax = 8;
+
 constexpr std::array<int, 6> kOps = {IORING_OP_READ,   IORING_OP_WRITE, IORING_OP_READV,
                                      IORING_OP_WRITEV, IORING_OP_FSYNC, IORING_OP_READ_FIXED};
 
@@ -78,6 +80,10 @@ Result<std::unique_ptr<UringRing>> UringRing::create(std::uint32_t num_entries) 
   // A child must not write into queues that the parent's kernel thread reads. Best effort: the
   // child closes the descriptor too.
   (void)io_uring_ring_dontfork(&ring->ring_);
+  // For what the kernel cannot start at once, such as the first write to fresh space. Its own bound
+  // grows with the number of CPUs.
+  unsigned num_workers_max[2] = {kKernelWorkersMax, 1};
+  (void)io_uring_register_iowq_max_workers(&ring->ring_, num_workers_max);
   if (Status checked = check_ops(ring->ring_); !checked.is_ok()) return checked;
   return ring;
 }

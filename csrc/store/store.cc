@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/usable_cpus.h"
-#include "io/threads_io_engine.h"
 #include "io/throttled_io_engine.h"
 #include "store/store_impl.h"
 
@@ -64,9 +63,7 @@ Result<std::shared_ptr<Store>> Store::open(
     auto directory = open_posix_directory(options.path);
     if (!directory.is_ok()) return directory.status();
     seams.directory = std::move(directory).value();
-    const std::uint32_t num_threads =
-        options.num_io_threads > 0 ? options.num_io_threads : choose_num_io_threads(usable_cpus());
-    auto chosen = choose_io_engine(options.io, *clock, num_threads);
+    auto chosen = choose_io_engine(options.io, *clock, options.num_io_threads, usable_cpus());
     if (!chosen.is_ok()) return chosen.status();
     seams.io_engine = std::move(chosen.value().engine);
     if (!chosen.value().note.empty() && seams.log) {
