@@ -17,9 +17,10 @@ namespace kvtier {
 namespace {
 
 // Completions of many small ops are reaped a few at a time, since each wake-up costs two switches
-// of context; none waits longer for the others than this.
-constexpr std::int64_t kReapPauseNs = 50 * kNsPerUs;
+// of context; none waits longer for the others than this. Of long ones each is worth its own.
+constexpr std::int64_t kReapPauseNs = 100 * kNsPerUs;
 constexpr std::uint32_t kReapedAtOnceMax = 8;
+constexpr std::uint64_t kSmallChunkBytes = 128 * 1024;
 
 // Before the kernel is asked again when it had no memory for what it was given.
 constexpr TimeNs kBusyPauseNs = 1 * kNsPerMs;
@@ -115,6 +116,7 @@ std::vector<std::uint32_t> gather(UringState& state, Ended& ended) {
         transfer->take_next(running.chunk);
       }
       ++state.num_running[index];
+      state.running_bytes += running.chunk.length_bytes;
       filled.push_back(chunk_index);
     }
   }
@@ -180,6 +182,7 @@ void finish_chunk(UringState& state, std::uint32_t chunk_index, std::int32_t res
       result >= 0 && static_cast<std::uint64_t>(result) == running.chunk.length_bytes;
   state.free_chunks.push_back(chunk_index);
   --state.num_running[index_of(transfer->batch().priority())];
+  state.running_bytes -= running.chunk.length_bytes;
   transfer->finish(is_whole);
   if (is_whole) state.num_refusals = 0;
   if (note_refusal(state, result)) {
@@ -201,7 +204,10 @@ void finish_chunk(UringState& state, std::uint32_t chunk_index, std::int32_t res
 // Hands prepared entries to the kernel and waits for completions.
 void enter_kernel(UringState& state) {
   io_uring& ring = state.ring->get();
-  const std::uint32_t num_wanted = std::clamp(num_chunks_running(state) / 8, 1u, kReapedAtOnceMax);
+  const std::uint32_t num_running = num_chunks_running(state);
+  const bool is_small = state.running_bytes < std::uint64_t{num_running} * kSmallChunkBytes;
+  const std::uint32_t num_wanted =
+      is_small ? std::clamp(num_running / 8, 1u, kReapedAtOnceMax) : 1u;
   int result = 0;
   if (num_wanted == 1) {
     result = io_uring_submit_and_wait(&ring, 1);

@@ -69,6 +69,7 @@ struct UringState {
   std::vector<std::uint32_t> free_chunks;
   std::array<std::shared_ptr<ChunkedTransfer>, kNumIoPriorities> open;  // With chunks to come.
   std::array<std::uint32_t, kNumIoPriorities> num_running{};
+  std::uint64_t running_bytes = 0;
   std::uint64_t wake_buffer = 0;
   std::uint32_t num_refusals = 0;
   TimeNs refused_until_ns = 0;

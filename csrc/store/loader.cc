@@ -1,6 +1,7 @@
 // Loads. Guarded by the store's mutex.
 #include "store/loader.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace kvtier::store {
@@ -33,6 +34,7 @@ std::shared_ptr<Load> Loader::start(EntryIndex entry, std::span<std::byte> buffe
   load->buffer = buffer;
   load->is_promotion = is_promotion;
   load->num_users = 1;
+  load->start_ns = clock_.now_ns();
   const SlotRef slot = block.slot(TierId::kDisk);
   disk_.reads().begin(buffer.size());
   reading_.emplace(engine_.read_block(disk_.segment_id(slot), slot.slot_index, buffer), load);
@@ -75,6 +77,9 @@ bool Loader::finish(const disk::DiskResult& result, TimeNs now_ns) {
   const std::shared_ptr<Load> load = found->second;
   reading_.erase(found);
   load->is_reading_ended = true;
+  // Rises slowly: most reads also wait behind others of the same call.
+  const TimeNs read_ns = now_ns - load->start_ns;
+  least_read_ns_ = least_read_ns_ == 0 ? read_ns : std::min(read_ns, least_read_ns_ * 65 / 64 + 1);
   disk_.reads().end(load->buffer.size(), result.status.is_ok() ? load->buffer.size() : 0);
   disk_.note_read_result(result.status, now_ns);
   if (result.status.is_ok()) {

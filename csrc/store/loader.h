@@ -30,12 +30,14 @@ struct Load {
   Outcome outcome = Outcome::kMiss;
   std::uint32_t num_users = 0;
   bool is_reading_ended = false;
+  TimeNs start_ns = 0;
 };
 
 class Loader {
  public:
-  Loader(BlockLife& life, DiskTier& disk, disk::DiskEngine& engine, StagingPool& staging)
-      : life_(life), disk_(disk), engine_(engine), staging_(staging) {}
+  Loader(BlockLife& life, DiskTier& disk, disk::DiskEngine& engine, StagingPool& staging,
+         Clock& clock)
+      : life_(life), disk_(disk), engine_(engine), staging_(staging), clock_(clock) {}
 
   /// Joins the load of that block if one is under way; else nullptr.
   std::shared_ptr<Load> join(EntryIndex entry);
@@ -54,6 +56,8 @@ class Loader {
   /// True when the job was its own.
   bool finish(const disk::DiskResult& result, TimeNs now_ns);
   std::size_t num_reading() const { return reading_.size(); }
+  /// The least that a read took lately, from its start to its end; 0 before the first.
+  TimeNs least_read_ns() const { return least_read_ns_; }
 
  private:
   void fail(Load& load, Outcome outcome);
@@ -63,6 +67,8 @@ class Loader {
   DiskTier& disk_;
   disk::DiskEngine& engine_;
   StagingPool& staging_;
+  Clock& clock_;
+  TimeNs least_read_ns_ = 0;
   std::unordered_map<EntryIndex, std::shared_ptr<Load>> by_entry_;  // That can be joined.
   std::unordered_map<disk::DiskJobId, std::shared_ptr<Load>> reading_;
 };

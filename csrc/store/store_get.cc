@@ -11,11 +11,16 @@ using store::Load;
 
 namespace {
 
-// Reads ahead of the block that is copied next, also when they land in host slots.
-constexpr std::uint64_t kReadAheadBytesMin = 16ull << 20;
-constexpr std::uint64_t kReadAheadLongBlocks = 3;
+// Reads ahead of the block that is copied next. Little, because what arrives is checked and copied
+// from the cache only while few other bytes arrive behind it: with 16 MiB under way a bare loop of
+// read, check and copy ran at two thirds of its speed with 4 MiB. A device whose reads take long
+// needs more under way to be busy.
+constexpr std::uint64_t kReadAheadBytes = 4ull << 20;
+constexpr std::uint64_t kReadAheadSlowBytes = 16ull << 20;
+constexpr TimeNs kSlowReadNs = 4 * kNsPerMs;
+// With long blocks one is read while another is checked and copied.
+constexpr std::uint64_t kReadAheadLongBlocks = 2;
 constexpr std::size_t kReadAheadBlocksMax = 1024;
-constexpr std::uint64_t kRefillBytes = 2ull << 20;
 
 }  // namespace
 
@@ -132,12 +137,11 @@ Outcome Store::Impl::deliver_loaded(GetCall& call, std::size_t i, Locked& locked
 void Store::Impl::issue_loads(GetCall& call) {
   if (!disk_ || !disk_->is_readable()) return;
   const std::uint64_t slot_bytes = call.space.slot_bytes;
-  // With long blocks one is read while another is checked and copied.
+  const bool is_slow = loader_->least_read_ns() > kSlowReadNs;
   const std::uint64_t window_bytes =
-      std::max({staging_->window_bytes(), kReadAheadBytesMin, kReadAheadLongBlocks * slot_bytes});
+      std::max(is_slow ? kReadAheadSlowBytes : kReadAheadBytes, kReadAheadLongBlocks * slot_bytes);
   if (call.is_window_full) {
-    const std::uint64_t refill_bytes = std::min(kRefillBytes, window_bytes / 4);
-    if (call.read_ahead_bytes + refill_bytes > window_bytes) return;
+    if (call.read_ahead_bytes + window_bytes / 4 > window_bytes) return;
     if (call.num_loads > kReadAheadBlocksMax / 4 * 3) return;
   }
   call.is_window_full = false;

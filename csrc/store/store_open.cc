@@ -156,7 +156,7 @@ Status Store::Impl::open_disk() {
                                               : kBacklogBytesMax;
   writes_ = std::make_unique<store::WriteBehind>(life_, *host_, *disk_, *engine_, namespaces_,
                                                  *admission_, backlog_bytes_max);
-  loader_ = std::make_unique<store::Loader>(life_, *disk_, *engine_, *staging_);
+  loader_ = std::make_unique<store::Loader>(life_, *disk_, *engine_, *staging_, *seams_.clock);
   return Status::ok();
 }
 

@@ -38,8 +38,8 @@ NUM_PAIRS_MIN = 7
 _PASSES_A_PAIR = 7
 _NUM_BYTES_MAX = 1 << 30
 _NUM_BLOCKS_MIN = 16
-_DEPTH_MAX = 32
-_IN_FLIGHT_BYTES = 32 * MIB
+_DEPTH_MAX = 64
+_IN_FLIGHT_BYTES = 4 * MIB
 _THREADS = 8
 _TRIAL_BYTES = 64 * MIB
 
@@ -171,7 +171,7 @@ def _run_on_paper(task: DiskTask, paper: PaperDisk, pairs: DiskPairs, depth: int
 def fitting_depth(op_bytes: int, io: str) -> int:
     """As many ops at once as the store's engine runs: threads, or a ring with its window full."""
     depth_max = _THREADS if io.startswith("threads") else _DEPTH_MAX
-    return max(4, min(depth_max, _IN_FLIGHT_BYTES // op_bytes))
+    return max(2, min(depth_max, _IN_FLIGHT_BYTES // op_bytes))
 
 
 def _fitting_bytes(task: DiskTask) -> int:
