@@ -21,6 +21,7 @@ class StoreOptions(TypedDict, total=False):
     disk_bytes: int
     io: str  # "auto" | "uring" | "threads"
     direct: str  # "auto" | "on" | "off"
+    eviction: str  # "adaptive" | "lru" | "s3fifo"
     num_io_threads: int
     has_checksum: bool
     is_deleted_on_exit: bool
@@ -168,3 +169,14 @@ def list_own_files(path: str) -> list[tuple[str, int]]:
 
 def wipe_directory(path: str) -> list[tuple[str, int]]:
     """Removes the files of list_own_files and returns them. Takes the lock (StoreBusyError)."""
+
+def simulate_policy(
+    block_ids: U64, request_ends: U64, policy: str, capacity_blocks: int
+) -> tuple[int, int]:
+    """(num_hits, num_writes) of "lru" | "s3fifo" | "second_use" | "adaptive" over a trace.
+
+    Request i has the blocks block_ids[request_ends[i - 1] : request_ends[i]].
+    """
+
+def count_optimal_hits(block_ids: U64, request_ends: U64, capacity_blocks: int) -> int:
+    """Hits of Belady's rule with bypass, which knows the future."""

@@ -23,6 +23,7 @@ _TIER_NUMBERS: Final = (
     "pinned_bytes",
     "leased_bytes",
     "backlog_bytes",
+    "unserved_bytes",
 )
 _TIERS: Final = ("host", "disk")
 

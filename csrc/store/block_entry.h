@@ -44,6 +44,13 @@ struct RecencyLinks {
   EntryIndex older = kNoEntry;
 };
 
+/// What the store remembers of a block's uses; outlives the entry in ReuseHistory.
+struct BlockUse {
+  std::uint32_t position = 0;  // Of the last use, on the clock that counts uses.
+  std::uint8_t use_class = 0;  // See use_class.h.
+  std::uint8_t num_uses = 1;   // By distinct requests; saturates.
+};
+
 struct BlockEntry {
   BlockKey key;
   std::uint64_t checksum = 0;         // Of the only part; more parts: BlockIndex::part_checksums.
@@ -54,6 +61,8 @@ struct BlockEntry {
   EntryIndex next_sibling = kNoEntry;
   EntryIndex previous_sibling = kNoEntry;
   RecencyLinks links[kNumTiers];
+  BlockUse use;
+  std::uint16_t queue[kNumTiers] = {0, 0};  // Where the tier's eviction policy keeps it.
   std::uint32_t slot_index[kNumTiers] = {0, 0};
   std::uint32_t namespace_index = 0;
   std::uint32_t num_disk_children = 0;  // Children with a slot on disk.
@@ -93,7 +102,7 @@ struct BlockEntry {
   bool has_children() const { return first_child != kNoEntry; }
 };
 
-static_assert(sizeof(BlockEntry) <= 104,
+static_assert(sizeof(BlockEntry) <= 120,
               "the index promises at most 128 bytes a block, buckets included");
 
 }  // namespace kvtier::store

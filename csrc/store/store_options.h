@@ -10,6 +10,8 @@ namespace kvtier {
 
 enum class IoMode : std::uint8_t { kAuto, kUring, kThreads };
 enum class DirectMode : std::uint8_t { kAuto, kOn, kOff };
+/// Which blocks a full tier gives up, and which it lets in.
+enum class EvictionMode : std::uint8_t { kAdaptive, kLru, kS3Fifo };
 
 struct StoreOptions {
   /// Directory of the disk tier; empty: no disk tier.
@@ -23,6 +25,7 @@ struct StoreOptions {
   IoMode io = IoMode::kAuto;
   DirectMode direct = DirectMode::kAuto;
   std::uint32_t num_io_threads = 8;
+  EvictionMode eviction = EvictionMode::kAdaptive;
   bool has_checksum = true;
   bool is_deleted_on_exit = false;
   std::uint64_t blocks_max = 16'777'216;
