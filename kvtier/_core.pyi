@@ -29,6 +29,7 @@ class StoreOptions(TypedDict, total=False):
     disk_bytes: int
     io: str  # "auto" | "uring" | "threads"
     direct: str  # "auto" | "on" | "off"
+    eviction: str  # "adaptive" | "lru" | "s3fifo"
     num_io_threads: int
     has_checksum: bool
     is_deleted_on_exit: bool
@@ -108,6 +109,7 @@ def checksum_part(data: bytes, key: bytes, namespace_id: bytes, part_index: int)
 def checksum_path_name() -> str: ...
 def choose_num_io_threads() -> int:
     """What num_io_threads="auto" means on the CPUs that this process may use."""
+
 def checksum_and_copy(source: U8, target: U8, block_bytes: int) -> int:
     """Hashes, then copies block by block without the GIL: the least that a verified get costs."""
 
@@ -187,3 +189,14 @@ def list_own_files(path: str) -> list[tuple[str, int]]:
 
 def wipe_directory(path: str) -> list[tuple[str, int]]:
     """Removes the files of list_own_files and returns them. Takes the lock (StoreBusyError)."""
+
+def simulate_policy(
+    block_ids: U64, request_ends: U64, policy: str, capacity_blocks: int
+) -> tuple[int, int]:
+    """(num_hits, num_writes) of "lru" | "s3fifo" | "second_use" | "adaptive" over a trace.
+
+    Request i has the blocks block_ids[request_ends[i - 1] : request_ends[i]].
+    """
+
+def count_optimal_hits(block_ids: U64, request_ends: U64, capacity_blocks: int) -> int:
+    """Hits of Belady's rule with bypass, which knows the future."""

@@ -232,6 +232,7 @@ def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
         "host_bytes": capacity.host_bytes,
         "io": config.io,
         "direct": config.direct,
+        "eviction": config.eviction,
         "num_io_threads": _find_num_io_threads(config),
         "has_checksum": config.checksum,
         "is_deleted_on_exit": config.on_exit == "delete",

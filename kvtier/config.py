@@ -173,6 +173,16 @@ class Config:
             price="on: refused where the file system cannot; off: the page cache is filled",
         ),
     )
+    eviction: str = field(
+        default="adaptive",
+        metadata=_setting(
+            _choice("adaptive", "lru", "s3fifo"),
+            unit="word",
+            range_text="adaptive, lru, s3fifo",
+            meaning="which blocks a full tier gives up; adaptive also chooses what it takes in",
+            price="lru, s3fifo: a full disk is written with blocks that nobody asks for again",
+        ),
+    )
     checksum: bool = field(
         default=True,
         metadata=_setting(

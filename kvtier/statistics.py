@@ -24,6 +24,7 @@ _TIER_NUMBERS: Final = (
     "leased_bytes",
     "backlog_bytes",
     "read_bytes_per_s",
+    "unserved_bytes",
 )
 _TIERS: Final = ("host", "disk")
 

@@ -9,5 +9,6 @@ void bind_errors(pybind11::module_& module);
 void bind_store(pybind11::module_& module);
 void bind_sim(pybind11::module_& module);
 void bind_tools(pybind11::module_& module);
+void bind_policies(pybind11::module_& module);
 
 }  // namespace kvtier::bindings

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_core, module) {
   kvtier::bindings::bind_store(module);
   kvtier::bindings::bind_sim(module);
   kvtier::bindings::bind_tools(module);
+  kvtier::bindings::bind_policies(module);
 }

@@ -45,6 +45,15 @@ ThrottleOptions throttle_options_of(const py::dict& fields) {
   return options;
 }
 
+EvictionMode eviction_mode_of(const std::string& word) {
+  static const std::map<std::string, EvictionMode> kModes = {{"adaptive", EvictionMode::kAdaptive},
+                                                             {"lru", EvictionMode::kLru},
+                                                             {"s3fifo", EvictionMode::kS3Fifo}};
+  const auto found = kModes.find(word);
+  if (found == kModes.end()) config_error("eviction: unknown word: " + word);
+  return found->second;
+}
+
 using Setter = void (*)(StoreOptions& options, const py::handle& value);
 
 template <auto kMember, typename Value>
@@ -68,6 +77,10 @@ const std::map<std::string, Setter>& setters() {
       {"direct",
        [](StoreOptions& it, const py::handle& value) {
          it.direct = direct_mode_of(value.cast<std::string>());
+       }},
+      {"eviction",
+       [](StoreOptions& it, const py::handle& value) {
+         it.eviction = eviction_mode_of(value.cast<std::string>());
        }},
       {"num_io_threads", set<&StoreOptions::num_io_threads, std::uint32_t>},
       {"has_checksum", set<&StoreOptions::has_checksum, bool>},

@@ -40,6 +40,7 @@ py::object dict_of(const TierStats& stats) {
   fields["leased_bytes"] = stats.leased_bytes;
   fields["backlog_bytes"] = stats.backlog_bytes;
   fields["read_bytes_per_s"] = stats.read_bytes_per_s;
+  fields["unserved_bytes"] = stats.unserved_bytes;
   fields["health"] = health_word(stats.health);
   fields["health_reason"] = stats.health_reason;
   fields["mode_io"] = stats.mode_io;
@@ -62,6 +63,7 @@ py::dict dict_of(const StoreStats& stats) {
   fields["staging_bytes_used"] = stats.staging_bytes_used;
   fields["index_bytes"] = stats.index_bytes;
   fields["index_entries"] = stats.index_entries;
+  fields["history_bytes"] = stats.history_bytes;
   fields["live_leases"] = stats.live_leases;
   fields["unknown_files"] = stats.unknown_files;
   fields["unknown_file_bytes"] = stats.unknown_file_bytes;

@@ -45,6 +45,13 @@ struct RecencyLinks {
   EntryIndex older = kNoEntry;
 };
 
+/// What the store remembers of a block's uses; outlives the entry in ReuseHistory.
+struct BlockUse {
+  std::uint32_t position = 0;  // Of the last use, on the clock that counts uses.
+  std::uint8_t use_class = 0;  // See use_class.h.
+  std::uint8_t num_uses = 1;   // By distinct requests; saturates.
+};
+
 struct BlockEntry {
   // What a lookup reads lies together at the start.
   BlockKey key;
@@ -67,6 +74,8 @@ struct BlockEntry {
   EntryIndex next_sibling = kNoEntry;
   EntryIndex previous_sibling = kNoEntry;
   RecencyLinks links[kNumTiers];
+  BlockUse use;
+  std::uint16_t queue[kNumTiers] = {0, 0};  // Where the tier's eviction policy keeps it.
   std::uint32_t slot_index[kNumTiers] = {0, 0};
   std::uint32_t num_disk_children = 0;  // Children with a slot on disk.
   std::uint32_t last_use = 0;           // The store's use counter at the last touch.
@@ -100,7 +109,7 @@ struct BlockEntry {
 };
 
 static_assert(offsetof(BlockEntry, parent) <= 32, "a lookup reads half a cache line");
-static_assert(sizeof(BlockEntry) <= 104,
+static_assert(sizeof(BlockEntry) <= 120,
               "the index promises at most 128 bytes a block, buckets included");
 
 }  // namespace kvtier::store

@@ -149,6 +149,12 @@ std::optional<SlotRef> DiskTier::replace_one(ClassIndex class_index, EntryIndex 
   return slot;
 }
 
+std::optional<BlockUse> DiskTier::victim_use(ClassIndex class_index) {
+  const EntryIndex victim = find_victim(class_index);
+  if (victim == kNoEntry) return std::nullopt;
+  return life_.index().at(victim).use;
+}
+
 EntryIndex DiskTier::find_victim(ClassIndex class_index) {
   return space_.policy(class_index).victim([this](EntryIndex candidate) {
     return life_.is_evictable(candidate, TierId::kDisk);

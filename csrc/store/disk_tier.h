@@ -70,6 +70,8 @@ class DiskTier {
   std::optional<SlotRef> replace_one(ClassIndex class_index, EntryIndex owner);
   /// True when admitting a block of the class would evict another.
   bool is_full(ClassIndex class_index) const;
+  /// What is known of the block that would go for another of the class; nothing: none can.
+  std::optional<BlockUse> victim_use(ClassIndex class_index);
   std::uint32_t segment_id(SlotRef slot) const {
     return static_cast<std::uint32_t>(space_.slots.segment(slot.segment_index).place);
   }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "store/block_index.h"
+#include "store/reuse_history.h"
 
 namespace kvtier::store {
 
@@ -30,5 +31,12 @@ class EvictionPolicy {
 /// Least recently used first. Callers touch a chain from its deepest block up to its root, so the
 /// oldest block is a leaf unless something protects the blocks below it.
 std::unique_ptr<EvictionPolicy> make_lru_policy(BlockIndex& index, TierId tier);
+
+/// S3-FIFO with the paper's shares. Protected blocks go round the main queue.
+std::unique_ptr<EvictionPolicy> make_s3_fifo_policy(BlockIndex& index, TierId tier);
+
+/// The block whose slot is worth least by the model of `history`, which the entries' `use` follow.
+std::unique_ptr<EvictionPolicy> make_adaptive_policy(BlockIndex& index, TierId tier,
+                                                     ReuseHistory& history);
 
 }  // namespace kvtier::store

@@ -240,6 +240,14 @@ void Store::Impl::finish_get(GetCall& call) {
       if (is_failure) ++disk_space_.stats.load_failures;
     }
   }
+  std::vector<BlockKey> keys;
+  keys.reserve(delivered.size());
+  for (const EntryIndex entry : delivered) keys.push_back(index_.at(entry).key);
+  const EntryIndex above = delivered.empty() ? kNoEntry : index_.at(delivered.front()).parent;
+  if (!delivered.empty()) {
+    note_uses(call.request.namespace_index, above, keys, call.request.request_hash,
+              call.request.is_prefix);
+  }
   life_.touch_chain(delivered);
   for (const EntryIndex entry : delivered) {
     if (writes_ && index_.at(entry).is_resident(kHost)) {

@@ -169,7 +169,7 @@ class Store::Impl {
   struct PutCall;
   void plan_put(PutCall& call);
   PutBlock plan_block(PutCall& call, std::size_t i, EntryIndex parent);
-  PutBlock plan_new_block(PutCall& call, const BlockKey& key, EntryIndex parent);
+  PutBlock plan_new_block(PutCall& call, std::size_t i, EntryIndex parent);
   bool can_renew(const Namespace& space, EntryIndex entry);
   void apply_renewal(PutCall& call, std::size_t i);
   void fill_host_blocks(PutCall& call, Locked& locked);
@@ -182,6 +182,14 @@ class Store::Impl {
   bool wait_for_parent_write(EntryIndex entry, TimeNs deadline_ns, Locked& locked);
   void end_fill(PutBlock& block, Outcome outcome);
   void finish_put(PutCall& call, Locked& locked);
+
+  // Uses and policies (store_uses.cc).
+  std::vector<store::BlockUse> note_uses(std::uint32_t namespace_index, EntryIndex above,
+                                         std::span<const BlockKey> keys, std::uint64_t request_hash,
+                                         bool is_chain);
+  void choose_policies();
+  void warn_of_small_tier();
+  void warn_of_useless_tiers();
 
   // get (store_get.cc).
   struct GetCall;
@@ -226,6 +234,7 @@ class Store::Impl {
   store::BlockIndex index_;
   store::TierSpace host_space_;
   store::TierSpace disk_space_;
+  store::ReuseHistory history_;
   store::BlockLife life_;
   store::NamespaceRegistry namespaces_;
   store::LeaseTable leases_;
@@ -246,6 +255,7 @@ class Store::Impl {
   std::uint32_t num_calls_ = 0;    // put and get calls under way; close() waits for them.
   std::uint32_t num_waiting_ = 0;  // Calls inside wait().
   bool is_cut_short_ = false;      // Nobody waits any more.
+  bool is_warned_useless_[store::kNumTiers] = {false, false};
   bool is_open_ = false;
   bool is_closing_ = false;
   bool is_failed_ = false;

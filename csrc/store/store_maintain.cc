@@ -191,6 +191,7 @@ StoreStats Store::Impl::stats() {
   stats.miss_blocks = stats.get_blocks - stats.hit_blocks;
   stats.index_bytes = index_.num_bytes();
   stats.index_entries = index_.num_entries();
+  stats.history_bytes = history_.num_bytes();
   stats.live_leases = leases_.num_live();
   if (staging_) {
     stats.staging_bytes = staging_->capacity_bytes();
@@ -203,6 +204,7 @@ StoreStats Store::Impl::stats() {
   stats.host.bytes_used = host_space_.slots.used_bytes();
   stats.host.read_bytes_per_s = host_copies_.measured_bytes_per_s();
   stats.host.health = is_failed_ ? Health::kOff : Health::kOk;
+  stats.host.unserved_bytes = stats.host.hits == 0 ? stats.host.bytes_written : 0;
   stats.host.mode_io = "memory";
   stats.host.mode_direct = host_->arena().info().is_huge_page_advised ? "huge-advised" : "small";
   stats.host.mode_note = host_->arena().info().note;
@@ -214,6 +216,7 @@ void Store::Impl::fill_disk_stats(TierStats& stats) {
   stats = disk_space_.stats;
   stats.is_present = true;
   stats.bytes_written += disk_->commits().written_bytes();
+  stats.unserved_bytes = stats.hits == 0 ? stats.bytes_written : 0;
   stats.bytes_capacity = disk_->capacity_bytes();
   stats.bytes_used = disk_space_.slots.used_bytes() + disk_->table_bytes();
   stats.backlog_bytes = writes_->backlog_bytes();

@@ -32,8 +32,9 @@ Store::Impl::Impl(const StoreOptions& options, StoreSeams seams)
       disk_space_(index_, kDisk),
       life_(index_, host_space_, disk_space_),
       leases_(life_),
-      admission_(store::make_admit_all()),
-      host_copies_(*seams_.clock) {}
+      host_copies_(*seams_.clock) {
+  choose_policies();
+}
 
 Status Store::Impl::check_options() const {
   if (options_.host_bytes == 0 && options_.path.empty()) {
@@ -66,6 +67,7 @@ Status Store::Impl::check_options() const {
 Status Store::Impl::open() {
   if (Status checked = check_options(); !checked.is_ok()) return checked;
   if (Status opened = open_arenas(); !opened.is_ok()) return opened;
+  warn_of_small_tier();
   store::RecoveryReport report;
   if (!options_.path.empty()) {
     if (Status opened = open_directory(); !opened.is_ok()) return opened;

@@ -12,6 +12,8 @@
 namespace kvtier {
 
 enum class DirectMode : std::uint8_t { kAuto, kOn, kOff };
+/// Which blocks a full tier gives up, and which it lets in.
+enum class EvictionMode : std::uint8_t { kAdaptive, kLru, kS3Fifo };
 
 struct StoreOptions {
   /// Directory of the disk tier; empty: no disk tier.
@@ -26,6 +28,7 @@ struct StoreOptions {
   DirectMode direct = DirectMode::kAuto;
   /// Of the threads engine; 0: as many as suit the CPUs that this process may use.
   std::uint32_t num_io_threads = 0;
+  EvictionMode eviction = EvictionMode::kAdaptive;
   bool has_checksum = true;
   bool is_deleted_on_exit = false;
   std::uint64_t blocks_max = 16'777'216;

@@ -11,6 +11,7 @@ struct Store::Impl::PutCall {
   const Namespace& space;
   TimeNs deadline_ns = 0;
   std::vector<PutBlock> blocks;
+  std::vector<store::BlockUse> uses;                // What is known of each key, this use included.
   std::unordered_map<EntryIndex, std::size_t> own;  // Entries of this call -> first block with it.
   std::vector<EntryIndex> held;
 };
@@ -23,7 +24,7 @@ Result<std::vector<Outcome>> Store::Impl::put(const PutRequest& request) {
   if (is_failed_) return std::vector<Outcome>(request.keys.size(), Outcome::kDeclined);
   const TimeNs now_ns = seams_.clock->now_ns();
   leases_.expire(now_ns);
-  PutCall call{request, *known.value(), now_ns + request.timeout_ns, {}, {}, {}};
+  PutCall call{request, *known.value(), now_ns + request.timeout_ns, {}, {}, {}, {}};
   ++num_calls_;
   plan_put(call);
   if (call.space.host_class) {
@@ -54,6 +55,8 @@ void Store::Impl::plan_put(PutCall& call) {
     life_.hold(parent);
     call.held.push_back(parent);
   }
+  call.uses = note_uses(request.namespace_index, parent, request.keys, request.request_hash,
+                        request.is_chain);
   for (std::size_t i = 0; i < request.keys.size(); ++i) {
     call.blocks[i] = plan_block(call, i, request.is_chain ? parent : kNoEntry);
     const PutBlock& block = call.blocks[i];
@@ -75,7 +78,7 @@ Store::Impl::PutBlock Store::Impl::plan_block(PutCall& call, std::size_t i, Entr
   const BlockKey& key = call.request.keys[i];
   const EntryIndex entry = index_.find(call.request.namespace_index, key);
   if (entry == kNoEntry) {
-    PutBlock block = plan_new_block(call, key, parent);
+    PutBlock block = plan_new_block(call, i, parent);
     if (block.kind == PutBlock::Kind::kNew) call.own.emplace(block.entry, i);
     return block;
   }
@@ -124,15 +127,21 @@ void Store::Impl::apply_renewal(PutCall& call, std::size_t i) {
   writes_->rewrite(block.entry, {}, nullptr);
 }
 
-Store::Impl::PutBlock Store::Impl::plan_new_block(PutCall& call, const BlockKey& key,
-                                                  EntryIndex parent) {
+Store::Impl::PutBlock Store::Impl::plan_new_block(PutCall& call, std::size_t i, EntryIndex parent) {
+  const PutRequest& request = call.request;
+  const BlockKey& key = request.keys[i];
   PutBlock block;
   const bool is_to_host = call.space.host_class.has_value();
   const bool is_to_disk =
       call.space.disk_class.has_value() && disk_ && disk_->is_writable(seams_.clock->now_ns());
   if (!is_to_host && !is_to_disk) return block;
-  const EntryIndex entry = index_.insert(call.request.namespace_index, key, parent);
+  if (!is_to_host &&
+      !writes_->is_admitted({request.namespace_index, key, request.request_hash, call.uses[i]},
+                            parent))
+    return block;
+  const EntryIndex entry = index_.insert(request.namespace_index, key, parent);
   if (entry == kNoEntry) return block;
+  index_.at(entry).use = call.uses[i];
   if (is_to_host) {
     life_.hold(entry);
     const auto slot = host_->reserve(*call.space.host_class, entry);
@@ -361,6 +370,7 @@ void Store::Impl::finish_put(PutCall& call, Locked& locked) {
     }
   }
   for (const EntryIndex entry : call.held) life_.unhold(entry);
+  warn_of_useless_tiers();
 }
 
 }  // namespace kvtier

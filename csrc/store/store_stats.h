@@ -29,7 +29,8 @@ struct TierStats {
   std::uint64_t pinned_bytes = 0;
   std::uint64_t leased_bytes = 0;
   std::uint64_t backlog_bytes = 0;
-  double read_bytes_per_s = 0;  // While any read ran, lately; 0: not measured yet.
+  double read_bytes_per_s = 0;       // While any read ran, lately; 0: not measured yet.
+  std::uint64_t unserved_bytes = 0;  // Written by a tier that has served nothing so far.
   Health health = Health::kOff;
   std::string health_reason;  // Empty when ok.
   // Mode: what is in effect, as words. Disk: io = "threads" | "uring" | "simulated"; direct =
@@ -50,6 +51,7 @@ struct StoreStats {
   std::uint64_t staging_bytes_used = 0;
   std::uint64_t index_bytes = 0;
   std::uint64_t index_entries = 0;
+  std::uint64_t history_bytes = 0;  // Of the adaptive policy's memory of keys.
   std::uint64_t live_leases = 0;
   std::uint64_t unknown_files = 0;  // Of format versions that this build does not know.
   std::uint64_t unknown_file_bytes = 0;

@@ -25,7 +25,7 @@ class TierSpace {
 
   ClassIndex class_index_of(const SizeClass& size_class) {
     const ClassIndex found = slots.class_index_of(size_class);
-    while (policies_.size() <= found) policies_.push_back(make_lru_policy(index_, id));
+    while (policies_.size() <= found) policies_.push_back(make_policy());
     return found;
   }
   EvictionPolicy& policy(ClassIndex class_index) { return *policies_.at(class_index); }
@@ -41,6 +41,10 @@ class TierSpace {
   TierStats stats;
   /// Called for each change of a slot's block, before a slot is released.
   std::function<void(SlotRef, SlotChange)> on_change;
+  /// Makes the policy of a new class.
+  std::function<std::unique_ptr<EvictionPolicy>()> make_policy = [this] {
+    return make_lru_policy(index_, id);
+  };
 
  private:
   BlockIndex& index_;

@@ -55,17 +55,29 @@ bool WriteBehind::offer(EntryIndex entry, std::uint64_t request_hash, TimeNs now
 
 bool WriteBehind::enqueue(EntryIndex entry, std::uint64_t request_hash, std::uint64_t ticket) {
   BlockEntry& block = index_.at(entry);
-  const ClassIndex class_index = *namespaces_.at(block.namespace_index).disk_class;
-  const AdmissionQuestion question{block.namespace_index, block.key, request_hash,
-                                   disk_.is_full(class_index)};
   // What is pinned shall outlive a restart, however seldom it was used.
-  if (block.pin_count == 0 && !admission_.is_admitted(question)) return false;
+  if (block.pin_count == 0 &&
+      !is_admitted({block.namespace_index, block.key, request_hash, block.use}, block.parent)) {
+    return false;
+  }
   block.is_deferred = false;
   Item item;
   item.entry = entry;
   item.ticket = ticket;
   push(std::move(item));
   return true;
+}
+
+bool WriteBehind::is_admitted(const Candidate& candidate, EntryIndex parent) {
+  const ClassIndex class_index = *namespaces_.at(candidate.namespace_index).disk_class;
+  const AdmissionQuestion question{
+      candidate.namespace_index,  candidate.key, candidate.request_hash,
+      disk_.is_full(class_index), candidate.use, [&] { return disk_.victim_use(class_index); }};
+  // Its parent is not what would go for it.
+  if (parent != kNoEntry) life_.hold(parent);
+  const bool is_taken = admission_.is_admitted(question);
+  if (parent != kNoEntry) life_.unhold(parent);
+  return is_taken;
 }
 
 bool WriteBehind::has_room(EntryIndex entry) const {
@@ -187,6 +199,8 @@ bool WriteBehind::start(Item& item, bool& is_waiting) {
       index_.at(block.parent).is_resident(TierId::kDisk);
   if (!has_parent) return false;
   const ClassIndex class_index = *namespaces_.at(block.namespace_index).disk_class;
+  // Asked once more, as what would go for it may be worth more by now than when it was queued.
+  if (!is_admitted({block.namespace_index, block.key, 0, block.use}, block.parent)) return false;
   // Room must not be made by evicting the parent, of which this will be a child.
   if (block.parent != kNoEntry) life_.hold(block.parent);
   const DiskReservation reservation = disk_.reserve(class_index, item.entry);

@@ -35,6 +35,15 @@ class WriteBehind {
   /// store's mutex held). kDeclined: no room. kFailed: the device refused.
   void submit_direct(EntryIndex entry, std::span<std::byte> buffer, OnEnd on_end);
 
+  struct Candidate {
+    std::uint32_t namespace_index = 0;
+    BlockKey key;
+    std::uint64_t request_hash = 0;
+    BlockUse use;
+  };
+  /// Whether the policy would let such a child of `parent` (kNoEntry: a root) onto the disk now.
+  bool is_admitted(const Candidate& candidate, EntryIndex parent);
+
   /// Writes the same bytes once more into the slot of a block that is resident on disk; from
   /// `buffer`, as submit_direct, or from its host slot when that is empty.
   void rewrite(EntryIndex entry, std::span<std::byte> buffer, OnEnd on_end);

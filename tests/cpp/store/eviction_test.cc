@@ -32,6 +32,7 @@ TEST_CASE("C2: the block that was just written is not the one that goes") {
 
 TEST_CASE("C4: what a lease names is still there after puts that fill everything") {
   StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;
   open_host_only(world, 1 << 20);
   const auto space = world.add_namespace(64 << 10);
   world.put(space, 0, 4, 64 << 10);

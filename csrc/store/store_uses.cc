@@ -1,0 +1,95 @@
+// What the adaptive policy is told of requests, and warnings about tiers that serve nothing.
+// Guarded by the store's mutex.
+#include <algorithm>
+
+#include "store/store_impl.h"
+
+namespace kvtier {
+
+/// Notes a use of `keys`, stored or not, and of the chain from `above` up; stored entries learn
+/// what is known of them now. Returns the same for each key.
+std::vector<store::BlockUse> Store::Impl::note_uses(std::uint32_t namespace_index, EntryIndex above,
+                                                    std::span<const BlockKey> keys,
+                                                    std::uint64_t request_hash, bool is_chain) {
+  std::vector<store::BlockUse> uses(keys.size());
+  if (options_.eviction != EvictionMode::kAdaptive) return uses;
+  if (!is_chain) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      uses[i] = note_uses(namespace_index, kNoEntry, keys.subspan(i, 1), request_hash, true)[0];
+    }
+    return uses;
+  }
+  std::vector<EntryIndex> entries;
+  for (EntryIndex at = above; at != kNoEntry; at = index_.at(at).parent) entries.push_back(at);
+  std::reverse(entries.begin(), entries.end());
+  const std::size_t num_above = entries.size();
+  std::vector<store::ChainUse> chain;
+  chain.reserve(num_above + keys.size());
+  for (const EntryIndex entry : entries) {
+    chain.push_back({store::key_tag_of(namespace_index, index_.at(entry).key), {}});
+  }
+  for (const BlockKey& key : keys) {
+    entries.push_back(index_.find(namespace_index, key));
+    chain.push_back({store::key_tag_of(namespace_index, key), {}});
+  }
+  history_.note(chain, num_above, request_hash);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i] != kNoEntry) index_.at(entries[i]).use = chain[i].use;
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) uses[i] = chain[num_above + i].use;
+  return uses;
+}
+
+void Store::Impl::choose_policies() {
+  const auto maker_for = [this](store::TierId tier) {
+    return [this, tier]() -> std::unique_ptr<store::EvictionPolicy> {
+      switch (options_.eviction) {
+        case EvictionMode::kLru:
+          return store::make_lru_policy(index_, tier);
+        case EvictionMode::kS3Fifo:
+          return store::make_s3_fifo_policy(index_, tier);
+        case EvictionMode::kAdaptive:
+          break;
+      }
+      return store::make_adaptive_policy(index_, tier, history_);
+    };
+  };
+  host_space_.make_policy = maker_for(kHost);
+  disk_space_.make_policy = maker_for(kDisk);
+  const bool is_adaptive = options_.eviction == EvictionMode::kAdaptive;
+  admission_ = is_adaptive ? store::make_adaptive_admission(history_) : store::make_admit_all();
+}
+
+/// A tier below that holds no more than the one above it holds little that is not there already.
+void Store::Impl::warn_of_small_tier() {
+  if (options_.path.empty() || options_.host_bytes == 0) return;
+  if (options_.disk_bytes > options_.host_bytes) return;
+  log("warning",
+      "the disk tier is not larger than the host tier above it, so it can hold little that is not "
+      "there anyway: disk_bytes=" +
+          std::to_string(options_.disk_bytes) +
+          " host_bytes=" + std::to_string(options_.host_bytes));
+}
+
+/// Said once: a tier that was written over whole and never read is of no use, and wears a disk out.
+void Store::Impl::warn_of_useless_tiers() {
+  const std::pair<const char*, const store::TierSpace*> tiers[] = {{"host", &host_space_},
+                                                                   {"disk", &disk_space_}};
+  for (const auto& [name, space] : tiers) {
+    const bool is_host = space == &host_space_;
+    const bool is_there = is_host ? host_->is_present() : disk_ != nullptr;
+    bool& is_warned = is_warned_useless_[is_host ? 0 : 1];
+    if (!is_there || is_warned || space->stats.hits > 0) continue;
+    const std::uint64_t capacity_bytes =
+        is_host ? host_->capacity_bytes() : disk_->capacity_bytes();
+    if (space->stats.bytes_written <= capacity_bytes) continue;
+    is_warned = true;
+    log("warning", std::string("the ") + name +
+                       " tier was written over and has served nothing: do gets ask for the keys "
+                       "that are put, prefix first? bytes_written=" +
+                       std::to_string(space->stats.bytes_written) +
+                       " bytes_capacity=" + std::to_string(capacity_bytes) + " hits=0");
+  }
+}
+
+}  // namespace kvtier
