@@ -11,7 +11,7 @@ namespace {
 constexpr TimeNs kCallsEndNs = 60 * kNsPerS;
 constexpr TimeNs kFailedCallsEndNs = kNsPerS;
 // Even a close without patience gives running operations this long, so that it can end cleanly.
-constexpr TimeNs kStopMinNs = 100 * kNsPerMs;
+constexpr TimeNs kStopMinNs = 500 * kNsPerMs;
 
 }  // namespace
 

@@ -189,7 +189,7 @@ class Store::Impl {
                                          bool is_chain);
   void choose_policies();
   void warn_of_small_tier();
-  void warn_of_useless_tiers();
+  void warn_of_useless_disk();
 
   // get (store_get.cc).
   struct GetCall;
@@ -255,7 +255,7 @@ class Store::Impl {
   std::uint32_t num_calls_ = 0;    // put and get calls under way; close() waits for them.
   std::uint32_t num_waiting_ = 0;  // Calls inside wait().
   bool is_cut_short_ = false;      // Nobody waits any more.
-  bool is_warned_useless_[store::kNumTiers] = {false, false};
+  bool is_warned_useless_ = false;
   bool is_open_ = false;
   bool is_closing_ = false;
   bool is_failed_ = false;

@@ -370,7 +370,7 @@ void Store::Impl::finish_put(PutCall& call, Locked& locked) {
     }
   }
   for (const EntryIndex entry : call.held) life_.unhold(entry);
-  warn_of_useless_tiers();
+  warn_of_useless_disk();
 }
 
 }  // namespace kvtier

@@ -71,25 +71,17 @@ void Store::Impl::warn_of_small_tier() {
           " host_bytes=" + std::to_string(options_.host_bytes));
 }
 
-/// Said once: a tier that was written over whole and never read is of no use, and wears a disk out.
-void Store::Impl::warn_of_useless_tiers() {
-  const std::pair<const char*, const store::TierSpace*> tiers[] = {{"host", &host_space_},
-                                                                   {"disk", &disk_space_}};
-  for (const auto& [name, space] : tiers) {
-    const bool is_host = space == &host_space_;
-    const bool is_there = is_host ? host_->is_present() : disk_ != nullptr;
-    bool& is_warned = is_warned_useless_[is_host ? 0 : 1];
-    if (!is_there || is_warned || space->stats.hits > 0) continue;
-    const std::uint64_t capacity_bytes =
-        is_host ? host_->capacity_bytes() : disk_->capacity_bytes();
-    if (space->stats.bytes_written <= capacity_bytes) continue;
-    is_warned = true;
-    log("warning", std::string("the ") + name +
-                       " tier was written over and has served nothing: do gets ask for the keys "
-                       "that are put, prefix first? bytes_written=" +
-                       std::to_string(space->stats.bytes_written) +
-                       " bytes_capacity=" + std::to_string(capacity_bytes) + " hits=0");
-  }
+/// Said once: a disk that was written over whole and never read is of no use, and wears out.
+void Store::Impl::warn_of_useless_disk() {
+  const TierStats& stats = disk_space_.stats;
+  if (!disk_ || is_warned_useless_ || stats.hits > 0) return;
+  if (stats.bytes_written <= disk_->capacity_bytes()) return;
+  is_warned_useless_ = true;
+  log("warning",
+      "the disk tier was written over and has served nothing: do gets ask for the keys that are "
+      "put, prefix first? bytes_written=" +
+          std::to_string(stats.bytes_written) +
+          " bytes_capacity=" + std::to_string(disk_->capacity_bytes()) + " hits=0");
 }
 
 }  // namespace kvtier

@@ -179,7 +179,8 @@ TEST_CASE(
 
 TEST_CASE("a device that is full at segment creation gets smaller segments") {
   StoreWorld world;
-  world.options.disk_bytes = 256 << 20;  // Segments of 8 MiB.
+  world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
+  world.options.disk_bytes = 256 << 20;         // Segments of 8 MiB.
   world.disk->set_capacity_bytes(5 << 20);
   REQUIRE(world.open().is_ok());
   const auto space = world.add_namespace(64 << 10);

@@ -54,6 +54,7 @@ TEST_CASE("a lease lasts an hour at most and a negative time not at all") {
 
 TEST_CASE("a lease of a disk copy keeps that copy") {
   StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
   world.options.host_bytes = 1 << 20;
   world.options.disk_bytes = 4 << 20;
   REQUIRE(world.open().is_ok());

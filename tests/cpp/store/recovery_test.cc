@@ -22,6 +22,7 @@ TEST_CASE("families are linked again, so that a delete takes them after a restar
 
 TEST_CASE("the order of eviction survives a restart") {
   StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
   world.options.host_bytes = 0;
   world.options.disk_bytes = 4 << 20;
   REQUIRE(world.open().is_ok());

@@ -180,6 +180,7 @@ TEST_CASE("many namespaces with long descriptions stay under the cap") {
 
 TEST_CASE("a full tier takes the blocks of a namespace that comes late") {
   StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
   world.options.disk_bytes = 2 << 20;
   REQUIRE(world.open().is_ok());
   const auto space = world.add_namespace(kBlockBytes);

@@ -48,6 +48,7 @@ TEST_CASE("a deleted key whose disk copy was evicted earlier does not come back 
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     CAPTURE(seed);
     StoreWorld world(seed);
+    world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
     world.options.disk_bytes = 4 << 20;
     world.options.host_bytes = 16 << 20;
     REQUIRE(world.open().is_ok());

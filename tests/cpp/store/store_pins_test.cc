@@ -38,6 +38,7 @@ struct SmallWorld : StoreWorld {
   explicit SmallWorld(std::uint64_t host_bytes = 1 << 20) {
     options.host_bytes = host_bytes;
     options.disk_bytes = 4 << 20;
+    options.eviction = EvictionMode::kLru;  // The tests count on its order.
     REQUIRE(open().is_ok());
   }
 };
@@ -71,6 +72,7 @@ TEST_CASE("a pinned prefix outlives what floods both tiers, until it is unpinned
 
 TEST_CASE("a pin without a disk tier keeps the copy in host, at most a quarter of it") {
   StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
   world.options.path = "";
   world.options.host_bytes = 1 << 20;
   world.options.disk_bytes = 0;
@@ -213,6 +215,7 @@ TEST_CASE("at most a quarter of the disk is pinned, what is on its way to it inc
 
 TEST_CASE("a smaller cap ends the latest pins, says so once, and keeps the others") {
   StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
   world.options.host_bytes = 1 << 20;
   world.options.disk_bytes = 16 << 20;
   REQUIRE(world.open().is_ok());

@@ -68,6 +68,7 @@ TEST_CASE("a store without disk keeps to its memory") {
 
 TEST_CASE("more blocks than the tiers hold evict the oldest and never give wrong bytes") {
   StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;  // What follows counts on its order.
   world.options.disk_bytes = 16 << 20;
   REQUIRE(world.open().is_ok());
   const auto space = world.add_namespace(64 << 10);
