@@ -23,6 +23,9 @@ struct StoreOptions {
   IoMode io = IoMode::kAuto;
   DirectMode direct = DirectMode::kAuto;
   std::uint32_t num_io_threads = 8;
+  /// Threads that copy for jobs and help with large copies; 0: the CPUs of the process' affinity,
+  /// less one.
+  std::uint32_t num_copy_threads = 0;
   bool has_checksum = true;
   bool is_deleted_on_exit = false;
   std::uint64_t blocks_max = 16'777'216;
