@@ -25,6 +25,7 @@ from kvtier.outcome import Outcome, Tier
 if TYPE_CHECKING:
     from kvtier.block_store import BlockStore
     from kvtier.config import Config
+    from kvtier.job import Job
     from kvtier.lease import Lease
     from kvtier.namespace import Namespace
     from kvtier.results import FlushResult, GetResult, Lookup, PutResult
@@ -39,6 +40,7 @@ __all__ = [
     "FlushResult",
     "GetResult",
     "InternalError",
+    "Job",
     "KvtierError",
     "Lease",
     "Lookup",
@@ -60,6 +62,7 @@ _LAZY_MODULES: Final = {
     "Config": "kvtier.config",
     "FlushResult": "kvtier.results",
     "GetResult": "kvtier.results",
+    "Job": "kvtier.job",
     "Lease": "kvtier.lease",
     "Lookup": "kvtier.results",
     "Namespace": "kvtier.namespace",

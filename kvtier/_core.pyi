@@ -1,8 +1,8 @@
 """Types of the C++ extension. Thin: checked arguments in, plain values out. Thread-safe.
 
-Calls that may block (put, get, erase, flush, clear, close, open) release the GIL. Arrays are
-C-contiguous: keys uint8[n, 16], addresses uint64[n], results uint8[n]. Errors are raised as the
-classes of kvtier.errors.
+Calls that may block (put, get, erase, flush, clear, close, open, Job.wait) release the GIL. Arrays
+are C-contiguous: keys uint8[n, 16], addresses uint64[n], results uint8[n]. Errors are raised as
+the classes of kvtier.errors.
 """
 
 from collections.abc import Callable
@@ -31,6 +31,7 @@ class StoreOptions(TypedDict, total=False):
     direct: str  # "auto" | "on" | "off"
     eviction: str  # "adaptive" | "lru" | "s3fifo"
     num_io_threads: int
+    num_copy_threads: int  # 0: by the process' affinity.
     has_checksum: bool
     is_deleted_on_exit: bool
     blocks_max: int
@@ -75,6 +76,32 @@ class Store:
         request_hash: int,
         timeout_s: float,
     ) -> U8: ...
+    def put_async(
+        self,
+        namespace_index: int,
+        keys: U8,
+        addresses: U64,
+        holders: object,
+        parent: bytes | None,
+        chain: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job:
+        """`holders` is let go by a later call of any kind, after the job has ended."""
+    def get_async(
+        self,
+        namespace_index: int,
+        keys: U8,
+        addresses: U64,
+        holders: object,
+        prefix: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job: ...
+    def poll_jobs(self) -> list[Job]:
+        """Jobs that ended since the last call, each once, as new objects."""
+    def job_event_fd(self) -> int: ...
+    def prefetch(self, namespace_index: int, keys: U8) -> None: ...
     def erase(self, namespace_index: int, keys: U8) -> int: ...
     def pin(self, namespace_index: int, keys: U8) -> int: ...
     def unpin(self, namespace_index: int, keys: U8) -> int: ...
@@ -89,6 +116,18 @@ class Store:
         """In the child of a fork: gives up descriptors without locks; later calls: ClosedError."""
     def drain_log(self) -> list[tuple[str, str]]:
         """Lines from background threads since the last call; the Python layer logs them."""
+
+class Job:
+    """Made by Store.put_async and get_async; keeps the store alive."""
+
+    @property
+    def job_id(self) -> int: ...
+    @property
+    def is_put(self) -> bool: ...
+    def is_ended(self) -> bool: ...
+    def wait(self, timeout_s: float) -> U8:
+        """Outcomes. TimeoutError: the job goes on."""
+    def cancel(self) -> None: ...
 
 class SimWorld:
     """Simulated clock and disk for tests: `open` gives a Store that runs in the calling thread."""

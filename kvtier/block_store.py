@@ -14,7 +14,8 @@ from kvtier.config import SETTINGS, Config
 from kvtier.core_log import log_core_line, logger, warn_once
 from kvtier.errors import ClosedError, UnsupportedError, UsageError
 from kvtier.file_system import find_concerns, find_file_system
-from kvtier.machine import memory_limit
+from kvtier.job import AnyJob, JobTable
+from kvtier.machine import memory_limit, num_cpus
 from kvtier.namespace import Namespace
 from kvtier.namespace_identity import make_identity
 from kvtier.results import FlushResult
@@ -38,6 +39,7 @@ class BlockStore:
         default_timeout_s = effective["default_timeout_s"]["value"]
         assert isinstance(default_timeout_s, float)
         self._default_timeout_s = default_timeout_s
+        self._jobs = JobTable()
         open_stores.register(self)
 
     def namespace(
@@ -91,7 +93,24 @@ class BlockStore:
             identity=identity,
             namespace_index=namespace_index,
             default_timeout_s=self._default_timeout_s,
+            jobs=self._jobs,
         )
+
+    def poll(self) -> list[AnyJob]:
+        """Returns jobs that ended since the last call, each once, in the order of their ends.
+
+        Does not block. Of ended jobs that nobody keeps it lists the newest 4,096.
+        """
+        return [self._jobs.find_or_make(self, job) for job in self._core_store.poll_jobs()]
+
+    @property
+    def event_fd(self) -> int:
+        """Returns a descriptor that is readable while poll() would list something.
+
+        For select, epoll or asyncio's add_reader. The store's own: do not read, write or close it;
+        it is valid as long as the store lives.
+        """
+        return self._core_store.job_event_fd()
 
     def flush(self, timeout_s: float | None = None) -> FlushResult:
         """Makes every earlier put that disk kept survive kill -9 and power loss.
@@ -234,6 +253,8 @@ def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
         "direct": config.direct,
         "eviction": config.eviction,
         "num_io_threads": _find_num_io_threads(config),
+        # One CPU is left to whoever uses the store.
+        "num_copy_threads": max(1, num_cpus() - 1),
         "has_checksum": config.checksum,
         "is_deleted_on_exit": config.on_exit == "delete",
         "blocks_max": config.max_blocks,

@@ -1,27 +1,31 @@
 """Namespace: the blocks of one model in one layout, and the calls on them. Thread-safe."""
 
 import math
-
-import numpy as np
+from typing import cast
 
 from kvtier import _core
 from kvtier.block_keys import as_key_array, as_key_bytes, chain_keys, fold_raw_key, hash_request
 from kvtier.call_arguments import check_flag, check_seconds, check_timeout_s
 from kvtier.data_buffers import source_addresses, target_addresses
 from kvtier.errors import UsageError
+from kvtier.job import Job, JobTable, get_result, put_result
 from kvtier.lease import Lease
 from kvtier.namespace_identity import Description, NamespaceIdentity
-from kvtier.outcome import Outcome
 from kvtier.results import U8, GetResult, Lookup, PutResult
 from kvtier.units import show
-
-_OUTCOMES = {int(outcome): outcome for outcome in Outcome}
 
 
 class Namespace:
     """Made by BlockStore.namespace(). Keys of one namespace mean nothing in another."""
 
-    __slots__ = ("_core_store", "_default_timeout_s", "_identity", "_namespace_index", "_store")
+    __slots__ = (
+        "_core_store",
+        "_default_timeout_s",
+        "_identity",
+        "_jobs",
+        "_namespace_index",
+        "_store",
+    )
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class Namespace:
         identity: NamespaceIdentity,
         namespace_index: int,
         default_timeout_s: float,
+        jobs: JobTable,
     ) -> None:
         # Held so that the store stays open while a namespace of it is in use.
         self._store = store
@@ -38,6 +43,7 @@ class Namespace:
         self._identity = identity
         self._namespace_index = namespace_index
         self._default_timeout_s = default_timeout_s
+        self._jobs = jobs
 
     @property
     def id(self) -> str:
@@ -138,9 +144,7 @@ class Namespace:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        is_refused = outcomes != int(Outcome.DONE)
-        num_accepted = int(is_refused.argmax()) if is_refused.any() else len(outcomes)
-        return PutResult(num_accepted=num_accepted, outcomes=_as_outcomes(outcomes))
+        return put_result(outcomes)
 
     def get(
         self,
@@ -166,10 +170,73 @@ class Namespace:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        mask = outcomes == int(Outcome.DONE)
-        return GetResult(
-            num_blocks=int(np.count_nonzero(mask)), mask=mask, outcomes=_as_outcomes(outcomes)
+        return get_result(outcomes)
+
+    def put_async(
+        self,
+        keys: object,
+        data: object,
+        *,
+        parent: object = None,
+        chain: bool = True,
+        request: str | bytes | int | None = None,
+        timeout_s: float | None = None,
+    ) -> Job[PutResult]:
+        """Like put, in the background. Does not block.
+
+        Slots are taken and parents found at once, so a later call sees this one's keys as being
+        filled; only the copying comes later. `data` belongs to the job until its end was observed.
+        With 4,096 jobs unfinished a new one ends at once, all DECLINED.
+        """
+        key_array = as_key_array(keys)
+        source = source_addresses(data, len(key_array), self._identity.block_bytes)
+        core_job = self._core_store.put_async(
+            self._namespace_index,
+            key_array,
+            source.addresses,
+            source.holders,
+            None if parent is None else as_key_bytes(parent, "parent"),
+            check_flag(chain, "chain"),
+            hash_request(request),
+            check_timeout_s(timeout_s, self._default_timeout_s),
         )
+        return cast("Job[PutResult]", self._jobs.find_or_make(self._store, core_job))
+
+    def get_async(
+        self,
+        keys: object,
+        out: object,
+        *,
+        prefix: bool = True,
+        request: str | bytes | int | None = None,
+        timeout_s: float | None = None,
+    ) -> Job[GetResult]:
+        """Like get, in the background. Does not block.
+
+        What is there is held, and the first reads are started, at once. `out` belongs to the job
+        until its end was observed. With 4,096 jobs unfinished a new one ends at once, all MISS.
+        """
+        key_array = as_key_array(keys)
+        target = target_addresses(out, len(key_array), self._identity.block_bytes)
+        core_job = self._core_store.get_async(
+            self._namespace_index,
+            key_array,
+            target.addresses,
+            target.holders,
+            check_flag(prefix, "prefix"),
+            hash_request(request),
+            check_timeout_s(timeout_s, self._default_timeout_s),
+        )
+        return cast("Job[GetResult]", self._jobs.find_or_make(self._store, core_job))
+
+    def prefetch(self, keys: object) -> None:
+        """Promotes blocks from disk to the host tier before anyone asks. Does not block.
+
+        Goes on in the background, behind reads that somebody waits for. Blocks that get no host
+        slot, and what goes beyond a quarter of the host tier (all prefetches under way taken
+        together), are skipped; without a host or disk tier there is nothing to do.
+        """
+        self._core_store.prefetch(self._namespace_index, as_key_array(keys))
 
     def pin(self, keys: object) -> int:
         """Keeps the unbroken prefix that is there from eviction; returns its length.
@@ -195,7 +262,3 @@ class Namespace:
 
     def __repr__(self) -> str:
         return f"Namespace(id={self.id}, {self._identity.text[:160]})"
-
-
-def _as_outcomes(outcomes: U8) -> list[Outcome]:
-    return [_OUTCOMES[value] for value in outcomes.tolist()]

@@ -30,13 +30,19 @@ _TIERS: Final = ("host", "disk")
 
 
 def nest_statistics(flat: Mapping[str, object]) -> Statistics:
-    """Returns the counters of the store and, under "tiers", those of each tier."""
-    numbers = {name: _number(value) for name, value in flat.items() if name not in _TIERS}
+    """Returns the counters of the store, under "jobs" and under "tiers" those of each tier."""
+    numbers = {
+        name: _number(value) for name, value in flat.items() if name not in {*_TIERS, "jobs"}
+    }
     tiers = {name: _nest_tier(flat.get(name)) for name in _TIERS}
     if flat.get("host") is None:
         # Without a host tier every block that is asked for misses there.
         tiers["host"]["misses"] = numbers["get_blocks"]
-    return {**numbers, "tiers": tiers}
+    jobs = flat.get("jobs")
+    counts = (
+        {name: _number(value) for name, value in jobs.items()} if isinstance(jobs, Mapping) else {}
+    )
+    return {**numbers, "jobs": counts, "tiers": tiers}
 
 
 def _nest_tier(flat: object) -> dict[str, object]:

@@ -16,6 +16,8 @@ namespace {
 // A wait is cut into pieces no longer than this, so that kNeverNs cannot overflow the library's
 // clock arithmetic; a piece that ends early only re-checks the predicate.
 constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
+// For copies that run when the executor is stopped.
+constexpr TimeNs kStopGraceNs = kNsPerS;
 
 std::chrono::nanoseconds piece_until(TimeNs now_ns, TimeNs deadline_ns) {
   return std::chrono::nanoseconds(std::clamp<TimeNs>(deadline_ns - now_ns, 0, kWaitPieceNs));
@@ -23,7 +25,8 @@ std::chrono::nanoseconds piece_until(TimeNs now_ns, TimeNs deadline_ns) {
 
 class ThreadExecutor final : public Executor {
  public:
-  explicit ThreadExecutor(Clock& clock) : clock_(clock) {}
+  ThreadExecutor(Clock& clock, std::uint32_t num_copy_threads)
+      : clock_(clock), copy_pool_(num_copy_threads) {}
   ~ThreadExecutor() override { stop(); }
 
   void start(Pump pump) override {
@@ -50,6 +53,17 @@ class ThreadExecutor final : public Executor {
     return true;
   }
 
+  void post(StepPriority priority, CopyPool::Step step) override {
+    // Without a single copy thread the pump's thread does their work.
+    if (!copy_pool_.post(priority, std::move(step))) wake();
+  }
+
+  void split(std::size_t num_pieces, const CopyPool::Piece& run_piece) override {
+    copy_pool_.split(num_pieces, run_piece);
+  }
+
+  std::uint32_t num_copy_threads() const override { return copy_pool_.num_threads(); }
+
   void stop() override {
     {
       std::lock_guard<std::mutex> lock(wake_mutex_);
@@ -57,12 +71,14 @@ class ThreadExecutor final : public Executor {
       wake_changed_.notify_one();
     }
     if (thread_.joinable()) thread_.join();
+    (void)copy_pool_.stop(kStopGraceNs);
   }
 
  private:
   void run(const Pump& pump) {
     while (true) {
       const TimeNs next_ns = pump();
+      if (copy_pool_.run_one()) continue;
       std::unique_lock<std::mutex> lock(wake_mutex_);
       while (!is_woken_ && !is_stopped_) {
         const TimeNs now_ns = clock_.now_ns();
@@ -77,6 +93,7 @@ class ThreadExecutor final : public Executor {
   // Constant after construction.
   Clock& clock_;
   std::thread thread_;
+  CopyPool copy_pool_;
   // The waiters' own mutex guards what they wait for.
   std::condition_variable waiters_changed_;
   // Guarded by wake_mutex_.
@@ -88,8 +105,8 @@ class ThreadExecutor final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_thread_executor(Clock& clock) {
-  return std::make_unique<ThreadExecutor>(clock);
+std::unique_ptr<Executor> make_thread_executor(Clock& clock, std::uint32_t num_copy_threads) {
+  return std::make_unique<ThreadExecutor>(clock, num_copy_threads);
 }
 
 }  // namespace kvtier

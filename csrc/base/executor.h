@@ -1,5 +1,6 @@
 // Executor: who runs the store's background work and how a caller waits for it. The threaded one
-// uses a thread, the simulated one steps everything in the waiting caller from a seed. Thread-safe.
+// uses a thread and a copy pool, the simulated one steps everything in the waiting caller from a
+// seed. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "base/copy_pool.h"
 
 namespace kvtier {
 
@@ -28,11 +30,20 @@ class Executor {
   /// with the lock held. Returns is_done()'s last value.
   virtual bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_done,
                     TimeNs deadline_ns) = 0;
-  /// Runs no pump after it returned. Idempotent.
+  /// Runs `step` soon, where it may copy but not wait. It must not throw. Any thread, also with
+  /// the waiters' mutex held.
+  virtual void post(StepPriority priority, CopyPool::Step step) = 0;
+  /// Runs every piece once, with the help of free copy threads; see CopyPool::split. Call without
+  /// the waiters' mutex.
+  virtual void split(std::size_t num_pieces, const CopyPool::Piece& run_piece) = 0;
+  virtual std::uint32_t num_copy_threads() const = 0;
+  /// Runs no pump after it returned, and starts no step; steps that do not end within a second are
+  /// let go. Idempotent.
   virtual void stop() = 0;
 };
 
-/// One background thread, named "kvtier-pump". `clock` must be the system's and outlive it.
-std::unique_ptr<Executor> make_thread_executor(Clock& clock);
+/// One background thread, named "kvtier-pump", and a copy pool of `num_copy_threads` (0: by the
+/// process' affinity). `clock` must be the system's and outlive it.
+std::unique_ptr<Executor> make_thread_executor(Clock& clock, std::uint32_t num_copy_threads = 0);
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "bindings/array_arguments.h"
+#include "bindings/core_job.h"
 #include "bindings/errors_binding.h"
 #include "bindings/store_options_binding.h"
 #include "bindings/store_stats_binding.h"
@@ -42,9 +43,12 @@ CoreStore::CoreStore(const py::dict& options, py::object log, const Open& open)
 }
 
 CoreStore::~CoreStore() {
-  // The core's destructor waits for its threads, which a Python thread may hold up.
-  const py::gil_scoped_release release;
-  store_.reset();
+  {
+    // The core's destructor waits for its threads, which a Python thread may hold up.
+    const py::gil_scoped_release release;
+    store_.reset();
+  }
+  release_buffers();
 }
 
 std::shared_ptr<Store> CoreStore::use() const {
@@ -72,6 +76,7 @@ auto CoreStore::run(const Call& call) {
     return call(*store);
   }();
   deliver_log();
+  release_buffers();
   return result;
 }
 
@@ -147,6 +152,79 @@ KeyArray CoreStore::get(std::uint32_t namespace_index, const KeyArray& keys,
   return array_of(value_or_throw(run([&](Store& store) { return store.get(request); })));
 }
 
+std::unique_ptr<CoreJob> CoreStore::put_async(std::uint32_t namespace_index, const KeyArray& keys,
+                                              const AddressArray& addresses, py::object holders,
+                                              const std::optional<py::bytes>& parent, bool chain,
+                                              std::uint64_t request_hash, double timeout_s) {
+  const auto copied = keys_of(keys);
+  const auto pointers = pointers_of(addresses, copied.size());
+  const std::vector<const std::byte*> sources(pointers.begin(), pointers.end());
+  const PutRequest request{namespace_index,     copied, sources,
+                           parent_of(parent),   chain,  request_hash,
+                           ns_from_s(timeout_s)};
+  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+    return store.put_async(request, std::move(on_end));
+  });
+}
+
+std::unique_ptr<CoreJob> CoreStore::get_async(std::uint32_t namespace_index, const KeyArray& keys,
+                                              const AddressArray& addresses, py::object holders,
+                                              bool prefix, std::uint64_t request_hash,
+                                              double timeout_s) {
+  const auto copied = keys_of(keys);
+  const auto pointers = pointers_of(addresses, copied.size());
+  const GetRequest request{namespace_index, copied,       pointers,
+                           prefix,          request_hash, ns_from_s(timeout_s)};
+  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+    return store.get_async(request, std::move(on_end));
+  });
+}
+
+template <typename Submit>
+std::unique_ptr<CoreJob> CoreStore::submit(py::object holders, const Submit& submit_job) {
+  const std::uint64_t keep_id = buffers_->keep(std::move(holders));
+  const auto on_end = [buffers = buffers_, keep_id] { buffers->note_end(keep_id); };
+  auto result = [&] {
+    try {
+      return run([&](Store& store) { return submit_job(store, on_end); });
+    } catch (...) {
+      on_end();  // Closed: no job was made.
+      throw;
+    }
+  }();
+  if (!result.is_ok()) on_end();
+  return std::make_unique<CoreJob>(*this, value_or_throw(std::move(result)));
+}
+
+void CoreStore::check_not_forked() const {
+  if (is_forked_) throw_closed();
+}
+
+void CoreStore::wait_job(const Job& job, double timeout_s) {
+  throw_if_error(run([&](Store& store) { return store.wait_job(job, ns_from_s(timeout_s)); }));
+}
+
+void CoreStore::cancel_job(const Job& job) {
+  throw_if_error(run([&](Store& store) { return store.cancel_job(job); }));
+}
+
+std::vector<std::unique_ptr<CoreJob>> CoreStore::poll_jobs() {
+  std::vector<std::unique_ptr<CoreJob>> jobs;
+  for (auto& job : value_or_throw(run([](Store& store) { return store.poll_jobs(); }))) {
+    jobs.push_back(std::make_unique<CoreJob>(*this, std::move(job)));
+  }
+  return jobs;
+}
+
+int CoreStore::job_event_fd() {
+  return value_or_throw(run([](Store& store) { return store.job_event_fd(); }));
+}
+
+void CoreStore::prefetch(std::uint32_t namespace_index, const KeyArray& keys) {
+  const auto copied = keys_of(keys);
+  throw_if_error(run([&](Store& store) { return store.prefetch(namespace_index, copied); }));
+}
+
 std::uint64_t CoreStore::erase(std::uint32_t namespace_index, const KeyArray& keys) {
   const auto copied = keys_of(keys);
   return value_or_throw(run([&](Store& store) { return store.erase(namespace_index, copied); }));
@@ -204,6 +282,7 @@ void CoreStore::abandon_after_fork() {
   static_cast<void>(new std::shared_ptr<Store>(std::move(store_)));
   store_.reset();
   is_closed_ = true;
+  is_forked_ = true;
 }
 
 }  // namespace kvtier::bindings

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/buffer_keeper.h"
 #include "bindings/log_queue.h"
 #include "store/store.h"
 
@@ -23,6 +24,8 @@ namespace kvtier::bindings {
 
 using KeyArray = pybind11::array_t<std::uint8_t, pybind11::array::c_style>;
 using AddressArray = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
+
+class CoreJob;
 
 class CoreStore {
  public:
@@ -48,6 +51,19 @@ class CoreStore {
                double timeout_s);
   KeyArray get(std::uint32_t namespace_index, const KeyArray& keys, const AddressArray& addresses,
                bool prefix, std::uint64_t request_hash, double timeout_s);
+  /// `holders` keeps the memory at `addresses` valid; it is let go by a later call of any kind,
+  /// after the job has ended.
+  std::unique_ptr<CoreJob> put_async(std::uint32_t namespace_index, const KeyArray& keys,
+                                     const AddressArray& addresses, pybind11::object holders,
+                                     const std::optional<pybind11::bytes>& parent, bool chain,
+                                     std::uint64_t request_hash, double timeout_s);
+  std::unique_ptr<CoreJob> get_async(std::uint32_t namespace_index, const KeyArray& keys,
+                                     const AddressArray& addresses, pybind11::object holders,
+                                     bool prefix, std::uint64_t request_hash, double timeout_s);
+  /// Jobs that ended since the last call.
+  std::vector<std::unique_ptr<CoreJob>> poll_jobs();
+  int job_event_fd();
+  void prefetch(std::uint32_t namespace_index, const KeyArray& keys);
   std::uint64_t erase(std::uint32_t namespace_index, const KeyArray& keys);
   std::uint64_t pin(std::uint32_t namespace_index, const KeyArray& keys);
   std::uint64_t unpin(std::uint32_t namespace_index, const KeyArray& keys);
@@ -59,12 +75,21 @@ class CoreStore {
   void abandon_after_fork();
   std::vector<LogQueue::Line> drain_log() { return lines_->take_all(); }
 
+  // For CoreJob.
+  void check_not_forked() const;
+  void wait_job(const Job& job, double timeout_s);
+  void cancel_job(const Job& job);
+  void release_buffers() { buffers_->release_ended(); }
+
  private:
   /// Throws ClosedError after close or fork.
   std::shared_ptr<Store> use() const;
   /// Calls without the GIL, then hands over the log lines that came meanwhile.
   template <typename Call>
   auto run(const Call& call);
+  /// Keeps `holders` until the job that `submit_job(store, on_end)` makes has ended.
+  template <typename Submit>
+  std::unique_ptr<CoreJob> submit(pybind11::object holders, const Submit& submit_job);
   class CountedCall;
   void count_call(bool is_begun);
   /// Waits until no other thread is between releasing the GIL and taking it again.
@@ -74,6 +99,7 @@ class CoreStore {
   // Guarded by the GIL.
   std::shared_ptr<Store> store_;
   bool is_closed_ = false;
+  bool is_forked_ = false;
   pybind11::object log_;
   // Guarded by calls_mutex_, which is never held while taking the GIL.
   std::mutex calls_mutex_;
@@ -81,6 +107,7 @@ class CoreStore {
   std::size_t num_calls_ = 0;  // Threads that released the GIL for a call.
   // Constant after construction; what it points to is thread-safe.
   const std::shared_ptr<LogQueue> lines_ = std::make_shared<LogQueue>();
+  const std::shared_ptr<BufferKeeper> buffers_ = std::make_shared<BufferKeeper>();
 };
 
 }  // namespace kvtier::bindings

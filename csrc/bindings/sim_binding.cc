@@ -29,7 +29,8 @@ testing::SimOptions sim_options(std::uint64_t seed, std::uint64_t capacity_bytes
 class SimWorld {
  public:
   SimWorld(std::uint64_t seed, std::uint64_t capacity_bytes, double bytes_per_s)
-      : clock_(std::make_shared<testing::SimClock>()),
+      : seed_(seed),
+        clock_(std::make_shared<testing::SimClock>()),
         disk_(*clock_, sim_options(seed, capacity_bytes, bytes_per_s)) {}
 
   std::unique_ptr<CoreStore> open(const py::dict& options, py::object log) {
@@ -95,7 +96,7 @@ class SimWorld {
   StoreSeams make_seams(bool has_disk, std::function<void(const char*, const std::string&)> push) {
     StoreSeams seams;
     seams.clock = clock_;
-    seams.executor = testing::make_sim_executor(*clock_, disk_);
+    seams.executor = testing::make_sim_executor(*clock_, disk_, seed_);
     if (has_disk) {
       seams.directory = disk_.make_directory();
       seams.io_engine = disk_.make_io_engine();
@@ -104,6 +105,7 @@ class SimWorld {
     return seams;
   }
 
+  const std::uint64_t seed_;
   const std::shared_ptr<testing::SimClock> clock_;
   testing::SimDisk disk_;
 };

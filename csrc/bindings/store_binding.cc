@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/core_job.h"
 #include "bindings/core_store.h"
 
 namespace kvtier::bindings {
@@ -17,10 +18,43 @@ std::unique_ptr<CoreStore> open_store(const py::dict& options, py::object log) {
       });
 }
 
+/// Each job keeps the store alive, as one from put_async does.
+py::list poll_jobs(const py::object& store) {
+  py::list jobs;
+  for (auto& polled : store.cast<CoreStore&>().poll_jobs()) {
+    py::object job = py::cast(std::move(polled));
+    py::detail::keep_alive_impl(job, store);
+    jobs.append(std::move(job));
+  }
+  return jobs;
+}
+
+void bind_job(py::module_& module) {
+  py::class_<CoreJob> job(module, "Job");
+  job.def_property_readonly("job_id", &CoreJob::job_id);
+  job.def_property_readonly("is_put", &CoreJob::is_put);
+  job.def("is_ended", &CoreJob::is_ended);
+  job.def("wait", &CoreJob::wait, py::arg("timeout_s"));
+  job.def("cancel", &CoreJob::cancel);
+}
+
 }  // namespace
 
 void bind_store(py::module_& module) {
   py::class_<CoreStore> store(module, "Store");
+  bind_job(module);
+  store.def("put_async", &CoreStore::put_async, py::arg("namespace_index"),
+            py::arg("keys").noconvert(), py::arg("addresses").noconvert(), py::arg("holders"),
+            py::arg("parent"), py::arg("chain"), py::arg("request_hash"), py::arg("timeout_s"),
+            py::keep_alive<0, 1>());
+  store.def("get_async", &CoreStore::get_async, py::arg("namespace_index"),
+            py::arg("keys").noconvert(), py::arg("addresses").noconvert(), py::arg("holders"),
+            py::arg("prefix"), py::arg("request_hash"), py::arg("timeout_s"),
+            py::keep_alive<0, 1>());
+  store.def("poll_jobs", &poll_jobs);
+  store.def("job_event_fd", &CoreStore::job_event_fd);
+  store.def("prefetch", &CoreStore::prefetch, py::arg("namespace_index"),
+            py::arg("keys").noconvert());
   store.def(py::init(&open_store), py::arg("options"), py::arg("log"));
   store.def("add_namespace", &CoreStore::add_namespace, py::arg("namespace_id"),
             py::arg("description"), py::arg("block_bytes"), py::arg("part_bytes"));

@@ -83,6 +83,7 @@ const std::map<std::string, Setter>& setters() {
          it.eviction = eviction_mode_of(value.cast<std::string>());
        }},
       {"num_io_threads", set<&StoreOptions::num_io_threads, std::uint32_t>},
+      {"num_copy_threads", set<&StoreOptions::num_copy_threads, std::uint32_t>},
       {"has_checksum", set<&StoreOptions::has_checksum, bool>},
       {"is_deleted_on_exit", set<&StoreOptions::is_deleted_on_exit, bool>},
       {"blocks_max", set<&StoreOptions::blocks_max, std::uint64_t>},

@@ -50,6 +50,23 @@ py::object dict_of(const TierStats& stats) {
   return fields;
 }
 
+py::dict dict_of(const JobStats& stats) {
+  py::dict fields;
+  fields["puts"] = stats.puts;
+  fields["gets"] = stats.gets;
+  fields["ended"] = stats.ended;
+  fields["cancelled"] = stats.cancelled;
+  fields["refused"] = stats.refused;
+  fields["prefetch_blocks"] = stats.prefetch_blocks;
+  fields["prefetched_blocks"] = stats.prefetched_blocks;
+  fields["unfinished"] = stats.unfinished;
+  fields["suspended"] = stats.suspended;
+  fields["listed"] = stats.listed;
+  fields["prefetch_bytes_queued"] = stats.prefetch_bytes_queued;
+  fields["copy_threads"] = stats.copy_threads;
+  return fields;
+}
+
 }  // namespace
 
 py::dict dict_of(const StoreStats& stats) {
@@ -71,6 +88,7 @@ py::dict dict_of(const StoreStats& stats) {
   fields["recover_damaged_entries"] = stats.recover_damaged_entries;
   fields["recover_s"] = stats.recover_s;
   fields["is_recovered_clean"] = stats.is_recovered_clean;
+  fields["jobs"] = dict_of(stats.jobs);
   fields["host"] = dict_of(stats.host);
   fields["disk"] = dict_of(stats.disk);
   return fields;

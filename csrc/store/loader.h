@@ -41,6 +41,8 @@ class Loader {
 
   /// Joins the load of that block if one is under way; else nullptr.
   std::shared_ptr<Load> join(EntryIndex entry);
+  /// Whether there is one to join.
+  bool is_loading(EntryIndex entry) const { return by_entry_.contains(entry); }
   /// Starts one with the caller as its user. `buffer` is a host slot for which begin_fill was
   /// called
   /// (`is_promotion`), or a staging buffer. Requires: resident on disk, nothing to join.

@@ -21,6 +21,7 @@ class StagingPool {
   /// Joins the line. Who holds no buffer yet must stand in line; only the first may reserve then.
   std::uint64_t enter_line();
   void leave_line(std::uint64_t ticket);
+  bool is_first(std::uint64_t ticket) const { return !line_.empty() && line_.front() == ticket; }
 
   /// A buffer of `num_bytes`, page aligned. `ticket` 0: for those who hold some already; refused
   /// while anybody stands in line. Nothing: wait, then try again.

@@ -31,7 +31,8 @@ Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Store::~Store() {
   // In a forked child the threads and their locks are gone: nothing of it can be taken down.
-  if (impl_->is_abandoned()) (void)impl_.release();
+  // Neither can it while a copy that did not end in time still uses it.
+  if (impl_->is_abandoned() || impl_->close_for_good()) (void)impl_.release();
 }
 
 Result<std::shared_ptr<Store>> Store::open(const StoreOptions& options, StoreSeams seams) {
@@ -55,7 +56,7 @@ Result<std::shared_ptr<Store>> Store::open(
   auto clock = std::make_shared<SystemClock>();
   seams.clock = clock;
   // The executor borrows the clock: it must not outlive it.
-  std::shared_ptr<Executor> executor = make_thread_executor(*clock);
+  std::shared_ptr<Executor> executor = make_thread_executor(*clock, options.num_copy_threads);
   seams.executor = std::shared_ptr<Executor>(
       executor.get(), [clock, executor](Executor*) mutable { executor.reset(); });
   seams.log = std::move(log);
@@ -109,6 +110,26 @@ Result<std::vector<Outcome>> Store::put(const PutRequest& request){
 
 Result<std::vector<Outcome>> Store::get(const GetRequest& request){
     KVTIER_STORE_CALL(impl_->get(request))}
+
+Result<std::shared_ptr<Job>> Store::put_async(const PutRequest& request,
+                                              std::function<void()> on_end){
+    KVTIER_STORE_CALL(impl_->put_async(request, std::move(on_end)))}
+
+Result<std::shared_ptr<Job>> Store::get_async(const GetRequest& request,
+                                              std::function<void()> on_end){
+    KVTIER_STORE_CALL(impl_->get_async(request, std::move(on_end)))}
+
+Status Store::wait_job(const Job& job,
+                       TimeNs timeout_ns){KVTIER_STORE_CALL(impl_->wait_job(job, timeout_ns))}
+
+Status Store::cancel_job(const Job& job){KVTIER_STORE_CALL(impl_->cancel_job(job))}
+
+Result<std::vector<std::shared_ptr<Job>>> Store::poll_jobs(){KVTIER_STORE_CALL(impl_->poll_jobs())}
+
+Result<int> Store::job_event_fd(){KVTIER_STORE_CALL(impl_->job_event_fd())}
+
+Status Store::prefetch(std::uint32_t namespace_index, std::span<const BlockKey> keys){
+    KVTIER_STORE_CALL(impl_->prefetch(namespace_index, keys))}
 
 Result<std::uint64_t> Store::erase(std::uint32_t namespace_index, std::span<const BlockKey> keys){
     KVTIER_STORE_CALL(impl_->erase(namespace_index, keys))}

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "io/directory.h"
 #include "io/io_engine.h"
+#include "store/job.h"
 #include "store/outcome.h"
 #include "store/store_options.h"
 #include "store/store_stats.h"
@@ -131,6 +132,27 @@ class Store {
   Result<std::vector<Outcome>> put(const PutRequest& request);
   /// Targets of blocks that are not kDone are untouched.
   Result<std::vector<Outcome>> get(const GetRequest& request);
+  /// The same as jobs: plan at once, copy in the background. `sources` or `targets` point to memory
+  /// that belongs to the job until it has ended; the other spans are copied. `on_end` (may be
+  /// empty) is called once, at the job's end, from any thread and with the store's mutex held: it
+  /// must not call the store or wait. Do not block. With 4,096 unfinished jobs a new one ends at
+  /// once, all kDeclined or kMiss.
+  Result<std::shared_ptr<Job>> put_async(const PutRequest& request, std::function<void()> on_end);
+  Result<std::shared_ptr<Job>> get_async(const GetRequest& request, std::function<void()> on_end);
+  /// Blocks until the job has ended. kTimeout: it goes on.
+  Status wait_job(const Job& job, TimeNs timeout_ns);
+  /// Asks the job to end: kCancelled for blocks that are not done. Of a put, keys whose bytes were
+  /// not copied are absent again; nothing else is removed. Does not block.
+  Status cancel_job(const Job& job);
+  /// Jobs that ended since the last call, each once. Of those that nobody else keeps, the newest
+  /// 4,096. Does not block.
+  Result<std::vector<std::shared_ptr<Job>>> poll_jobs();
+  /// Readable while poll_jobs would return any; the store's, valid as long as it.
+  Result<int> job_event_fd();
+  /// Promotes blocks from disk to host in the background, behind reads that somebody waits for.
+  /// Skips what has no host slot and what goes beyond a quarter of the host tier, all prefetches
+  /// taken together. Does not block.
+  Status prefetch(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   /// Number of entries removed, descendants included; leased blocks and their ancestors stay.
   /// Pins do not keep a block from it. Durable when it returns ok.
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);

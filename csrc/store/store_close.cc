@@ -1,5 +1,7 @@
 // Closing a store: the backlog, the clean mark, and what to do when the kernel does not answer.
 // Thread-safe.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "store/store_impl.h"
@@ -18,6 +20,7 @@ constexpr TimeNs kStopMinNs = 500 * kNsPerMs;
 Store::Impl::~Impl() {
   if (is_abandoned()) return;
   (void)close(0).is_ok();
+  if (job_event_fd_ >= 0) ::close(job_event_fd_);
 }
 
 Status Store::Impl::close(TimeNs timeout_ns) {
@@ -31,15 +34,18 @@ Status Store::Impl::close(TimeNs timeout_ns) {
   }
   is_closing_ = true;
   leases_.release_all();
+  // Puts may still add to the backlog; nobody can use what is read now.
+  cancel_jobs(JobChoice::kLoads);
   Status written = disk_ && !is_failed_ ? write_backlog(locked, deadline_ns) : Status::ok();
   is_cut_short_ = true;
-  changed();
+  cancel_jobs(JobChoice::kAll);
   const auto are_calls_over = [this] { return num_calls_ == 0 && num_waiting_ == 0; };
   // A call that broke an invariant never ends.
   const TimeNs calls_end_ns =
       seams_.clock->now_ns() + (is_failed_ ? kFailedCallsEndNs : kCallsEndNs);
   const bool is_quiet = seams_.executor->wait(locked.lock(), are_calls_over, calls_end_ns);
   is_open_ = false;
+  is_stuck_ = !is_quiet;
   changed();
   locked.lock().unlock();
   stop_background(std::max(deadline_ns, seams_.clock->now_ns() + kStopMinNs), is_quiet);
@@ -119,12 +125,22 @@ void Store::Impl::abandon_after_fork() {
   if (seams_.io_engine) seams_.io_engine->close_after_fork();
 }
 
+bool Store::Impl::close_for_good() {
+  (void)close(0).is_ok();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return is_stuck_;
+}
+
 void Store::Impl::fail(const std::string& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
+  note_failure(reason);
+}
+
+void Store::Impl::note_failure(const std::string& reason) {
   if (is_failed_) return;
   is_failed_ = true;
   log("error", "the store is failed and answers MISS from now on: " + reason);
-  seams_.executor->notify();
+  changed();
 }
 
 }  // namespace kvtier

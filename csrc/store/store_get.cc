@@ -7,7 +7,9 @@
 
 namespace kvtier {
 
+using store::GiveWay;
 using store::Load;
+using store::wait_until;
 
 namespace {
 
@@ -21,6 +23,11 @@ constexpr TimeNs kSlowReadNs = 4 * kNsPerMs;
 // With long blocks one is read while another is checked and copied.
 constexpr std::uint64_t kReadAheadLongBlocks = 2;
 constexpr std::size_t kReadAheadBlocksMax = 1024;
+// Copied in one turn. A job's is short, so that others get on and a cancellation is soon seen.
+constexpr std::uint64_t kJobTurnBytes = 4ull << 20;
+constexpr std::uint64_t kCallTurnBytes = 64ull << 20;
+// Smaller copies end sooner than a helping thread starts.
+constexpr std::uint64_t kSplitBytesMin = 4ull << 20;
 
 }  // namespace
 
@@ -31,11 +38,13 @@ struct Store::Impl::GetCall {
     bool is_from_disk = false;
     bool is_staged = false;  // Its load began in a staging buffer of this call.
     Outcome outcome = Outcome::kMiss;
+    const std::byte* source = nullptr;  // Its host slot, during the copy.
   };
   const GetRequest& request;
   const Namespace& space;
   TimeNs deadline_ns = 0;
   std::vector<Block> blocks;
+  std::size_t num_found = 0;
   std::size_t next_to_issue = 0;
   std::uint64_t read_ahead_bytes = 0;  // Of loads that this call uses now.
   std::uint64_t staged_bytes = 0;      // Of those, in staging buffers of its own.
@@ -45,91 +54,151 @@ struct Store::Impl::GetCall {
 
 Result<std::vector<Outcome>> Store::Impl::get(const GetRequest& request) {
   Locked locked(*this);
-  if (Status open = check_open(); !open.is_ok()) return open;
-  auto known = find_namespace(request.namespace_index);
-  if (!known.is_ok()) return known.status();
-  const TimeNs now_ns = seams_.clock->now_ns();
-  leases_.expire(now_ns);
-  GetCall call{request, *known.value(), now_ns + request.timeout_ns, {}, 0, 0, 0, 0, false};
+  const auto space = begin_call(request.namespace_index);
+  if (!space.is_ok()) return space.status();
+  Flow flow(Flow::Driver::kCaller);
+  return drive(flow, run_get(request, *space.value(), flow), locked);
+}
+
+Task<Store::Impl::Outcomes> Store::Impl::run_get(GetRequest request, const Namespace& space,
+                                                 Flow& flow) {
+  const TimeNs deadline_ns = seams_.clock->now_ns() + request.timeout_ns;
+  GetCall call{request, space, deadline_ns, {}, 0, 0, 0, 0, 0, false};
+  plan_get(call);
+  std::uint64_t turn_bytes = 0;
+  if (call.num_found > 0) co_await GiveWay(flow);
+  for (std::size_t i = 0; i < call.blocks.size();) {
+    GetCall::Block& block = call.blocks[i];
+    if (block.entry == kNoEntry) {
+      ++i;
+      continue;
+    }
+    const std::size_t first = i;
+    issue_loads(call);
+    const bool is_late = flow.is_job() && i > 0 && seams_.clock->now_ns() >= deadline_ns;
+    if (is_late || flow.is_cancelled()) {
+      block.outcome = flow.early_outcome();
+      ++i;
+    } else if (!block.load && index_.at(block.entry).is_resident(kHost)) {
+      i = deliver_from_host(call, i, call.blocks.size(), flow);
+    } else {
+      const Outcome outcome = co_await deliver_from_disk(call, i, flow);
+      block.outcome = outcome;
+      ++i;
+    }
+    if (block.outcome != Outcome::kDone && request.is_prefix) break;
+    turn_bytes += (i - first) * space.block_bytes;
+    if (turn_bytes >= kJobTurnBytes) {
+      turn_bytes = 0;
+      co_await GiveWay(flow);
+    }
+  }
+  finish_get(call);
+  Outcomes outcomes;
+  outcomes.reserve(call.blocks.size());
+  for (const GetCall::Block& block : call.blocks) outcomes.push_back(block.outcome);
+  co_return outcomes;
+}
+
+/// Holds what is found, and starts the first reads.
+void Store::Impl::plan_get(GetCall& call) {
+  const GetRequest& request = call.request;
   call.blocks.resize(request.keys.size());
   stats_.get_blocks += request.keys.size();
-  ++num_calls_;
   const auto found = resolve(request.namespace_index, request.keys, request.is_prefix);
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (found[i].second == Tier::kNone) continue;
     call.blocks[i].entry = found[i].first;
     life_.hold(found[i].first);
+    ++call.num_found;
   }
-  for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (call.blocks[i].entry == kNoEntry) continue;
-    call.blocks[i].outcome = deliver(call, i, locked);
-    if (call.blocks[i].outcome != Outcome::kDone && request.is_prefix) break;
+  issue_loads(call);
+}
+
+/// Copies blocks that lie in host, from `first` on as far as they follow each other before `limit`
+/// and the turn goes. Returns the index after the last one.
+std::size_t Store::Impl::deliver_from_host(GetCall& call, std::size_t first, std::size_t limit,
+                                           Flow& flow) {
+  const std::uint64_t block_bytes = call.space.block_bytes;
+  const std::uint64_t turn_bytes = flow.is_job() ? kJobTurnBytes : kCallTurnBytes;
+  std::size_t end = first;
+  for (; end < limit; ++end) {
+    GetCall::Block& block = call.blocks[end];
+    if (block.entry == kNoEntry || block.load || !index_.at(block.entry).is_resident(kHost)) break;
+    if (end > first && (end - first + 1) * block_bytes > turn_bytes) break;
+    block.source = host_->address(index_.at(block.entry).slot(kHost));
+    block.outcome = Outcome::kDone;
   }
-  finish_get(call);
-  --num_calls_;
-  changed();
-  std::vector<Outcome> outcomes;
-  outcomes.reserve(call.blocks.size());
-  for (const GetCall::Block& block : call.blocks) outcomes.push_back(block.outcome);
-  return outcomes;
+  const auto copy = [&call, first, block_bytes](std::size_t piece_index) {
+    const std::size_t i = first + piece_index;
+    copy_bytes({call.request.targets[i], block_bytes}, {call.blocks[i].source, block_bytes});
+  };
+  const std::size_t num_blocks = end - first;
+  host_copies_.begin(num_blocks * block_bytes);
+  flow.lock().unlock();
+  if (num_blocks * block_bytes >= kSplitBytesMin) {
+    seams_.executor->split(num_blocks, copy);
+  } else {
+    for (std::size_t i = 0; i < num_blocks; ++i) copy(i);
+  }
+  flow.lock().lock();
+  host_copies_.end(num_blocks * block_bytes, num_blocks * block_bytes);
+  host_space_.stats.hits += num_blocks;
+  host_space_.stats.bytes_read += num_blocks * block_bytes;
+  return end;
 }
 
 /// Copies block `i` to its target, or says why not; then the target is untouched.
-Outcome Store::Impl::deliver(GetCall& call, std::size_t i, Locked& locked) {
-  issue_loads(call);
+Task<Outcome> Store::Impl::deliver_from_disk(GetCall& call, std::size_t i, Flow& flow) {
   GetCall::Block& block = call.blocks[i];
-  if (!block.load && !index_.at(block.entry).is_resident(kHost)) {
-    if (!disk_ || !disk_->is_readable()) return Outcome::kMiss;
+  if (!block.load) {
+    if (!disk_ || !disk_->is_readable()) co_return Outcome::kMiss;
     block.is_from_disk = true;
-    if (!wait_for_buffer(call, i, locked)) return Outcome::kTimeout;
-    if (!block.load && !index_.at(block.entry).is_resident(kHost)) {
-      return Outcome::kMiss;  // Removed, or its tier turned off, while the call waited.
-    }
+    const bool is_in_time = co_await reserve_buffer(call, i, flow);
+    if (!is_in_time) co_return flow.early_outcome();
   }
-  if (block.load) return deliver_loaded(call, i, locked);
-
-  const std::byte* source = host_->address(index_.at(block.entry).slot(kHost));
-  host_copies_.begin(call.space.block_bytes);
-  locked.lock().unlock();
-  copy_bytes({call.request.targets[i], call.space.block_bytes}, {source, call.space.block_bytes});
-  locked.lock().lock();
-  host_copies_.end(call.space.block_bytes, call.space.block_bytes);
-  ++host_space_.stats.hits;
-  host_space_.stats.bytes_read += call.space.block_bytes;
-  return Outcome::kDone;
-}
-
-Outcome Store::Impl::deliver_loaded(GetCall& call, std::size_t i, Locked& locked) {
-  GetCall::Block& block = call.blocks[i];
   const std::shared_ptr<Load> load = block.load;
-  block.is_from_disk = true;
-  const auto is_settled = [&] {
-    const bool is_in_work =
-        load->state == Load::State::kReading || load->state == Load::State::kVerifying;
-    return !is_in_work || (disk_->health() == Health::kStalled && !load->is_reading_ended);
-  };
-  if (!is_settled()) (void)wait(locked, is_settled, call.deadline_ns);
-  if (load->state == Load::State::kRead) {
-    loader_->begin_verify(*load);
-    locked.lock().unlock();
-    const auto checksums =
-        store::checksum_block(call.space, call.request.keys[i], load->buffer.data());
-    locked.lock().lock();
-    loader_->end_verify(*load, index_.has_checksums(block.entry, checksums));
-    notify_waiters();
+  if (!load) {
+    // Removed, or its tier turned off, while the call waited; or it came to host by another way.
+    if (!index_.at(block.entry).is_resident(kHost)) co_return Outcome::kMiss;
+    block.is_from_disk = false;
+    (void)deliver_from_host(call, i, i + 1, flow);
+    co_return Outcome::kDone;
   }
-  Outcome outcome = Outcome::kTimeout;
+  block.is_from_disk = true;
+  const auto is_load_settled = [this, &load] { return is_settled(*load); };
+  (void)co_await wait_until(flow, is_load_settled, call.deadline_ns);
+  verify(*load, call.space, call.request.keys[i], flow);
+  Outcome outcome = flow.early_outcome();
   if (load->state == Load::State::kFailed) outcome = load->outcome;
   if (load->state == Load::State::kReady) {
-    locked.lock().unlock();
+    flow.lock().unlock();
     copy_bytes({call.request.targets[i], call.space.block_bytes},
                load->buffer.first(call.space.block_bytes));
-    locked.lock().lock();
+    flow.lock().lock();
     outcome = Outcome::kDone;
     ++disk_space_.stats.hits;
   }
   drop_load(call, i);
-  return outcome;
+  co_return outcome;
+}
+
+/// Nobody needs to wait for it: it ended, or its disk does not answer.
+bool Store::Impl::is_settled(const Load& load) const {
+  const bool is_in_work =
+      load.state == Load::State::kReading || load.state == Load::State::kVerifying;
+  return !is_in_work || (disk_->health() == Health::kStalled && !load.is_reading_ended);
+}
+
+/// Checks what was read unless somebody else has, outside of the mutex.
+void Store::Impl::verify(Load& load, const Namespace& space, const BlockKey& key, Flow& flow) {
+  if (load.state != Load::State::kRead) return;
+  loader_->begin_verify(load);
+  flow.lock().unlock();
+  const auto checksums = store::checksum_block(space, key, load.buffer.data());
+  flow.lock().lock();
+  loader_->end_verify(load, index_.has_checksums(load.entry, checksums));
+  changed_for_waiters();
 }
 
 /// Starts reads for the coming blocks as far as the window and free buffers go. A window that was
@@ -177,6 +246,8 @@ bool Store::Impl::start_load(GetCall& call, std::size_t i, std::uint64_t ticket)
   if (entry.is_detached || !entry.is_resident(kDisk) || entry.is_resident(kHost)) return true;
   block.load = loader_->join(block.entry);
   if (!block.load) {
+    // Looking for a slot takes time; of hundreds that stand in line only the first needs to.
+    if (ticket != 0 && !staging_->is_first(ticket)) return false;
     const std::uint64_t slot_bytes = call.space.slot_bytes;
     std::optional<store::SlotRef> slot;
     if (call.space.host_class && entry.tier_state(kHost) == store::CopyState::kAbsent) {
@@ -200,17 +271,18 @@ bool Store::Impl::start_load(GetCall& call, std::size_t i, std::uint64_t ticket)
 }
 
 /// The next block has no buffer yet. The call holds none that it has not copied, so standing in
-/// line is safe: everybody before it gets on without it.
-bool Store::Impl::wait_for_buffer(GetCall& call, std::size_t i, Locked& locked) {
+/// line is safe: everybody before it gets on without it. False: the wait ended early.
+Task<bool> Store::Impl::reserve_buffer(GetCall& call, std::size_t i, Flow& flow) {
   const std::uint64_t ticket = staging_->enter_line();
-  const auto is_settled = [&] { return !disk_->is_readable() || start_load(call, i, ticket); };
-  const bool is_done = is_settled() || wait(locked, is_settled, call.deadline_ns);
+  const auto is_reserved = [this, &call, i, ticket] {
+    return !disk_->is_readable() || start_load(call, i, ticket);
+  };
+  const bool is_in_time = co_await wait_until(flow, is_reserved, call.deadline_ns);
   staging_->leave_line(ticket);
   changed();
   if (call.next_to_issue == i && call.blocks[i].load) ++call.next_to_issue;
-  return is_done;
+  co_return is_in_time;
 }
-
 void Store::Impl::drop_load(GetCall& call, std::size_t i) {
   GetCall::Block& block = call.blocks[i];
   if (!block.load) return;
@@ -219,7 +291,7 @@ void Store::Impl::drop_load(GetCall& call, std::size_t i) {
   --call.num_loads;
   call.read_ahead_bytes -= call.space.slot_bytes;
   if (std::exchange(block.is_staged, false)) call.staged_bytes -= call.space.slot_bytes;
-  notify_waiters();
+  changed_for_waiters();
 }
 
 /// Counters, recency of what was delivered, the disk's share of it, and the holds.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,10 +13,12 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/task.h"
 #include "disk/disk_engine.h"
 #include "disk/store_directory.h"
 #include "store/block_life.h"
 #include "store/disk_tier.h"
+#include "store/flow.h"
 #include "store/host_tier.h"
 #include "store/lease_table.h"
 #include "store/load_time.h"
@@ -64,6 +67,13 @@ class Store::Impl {
   Result<std::uint64_t> unpin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Result<std::vector<Outcome>> put(const PutRequest& request);
   Result<std::vector<Outcome>> get(const GetRequest& request);
+  Result<std::shared_ptr<Job>> put_async(const PutRequest& request, std::function<void()> on_end);
+  Result<std::shared_ptr<Job>> get_async(const GetRequest& request, std::function<void()> on_end);
+  Status prefetch(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+  Status wait_job(const Job& job, TimeNs timeout_ns);
+  Status cancel_job(const Job& job);
+  Result<std::vector<std::shared_ptr<Job>>> poll_jobs();
+  Result<int> job_event_fd();
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Result<FlushResult> flush(TimeNs timeout_ns);
   Result<ClearResults> clear(bool is_host, bool is_disk);
@@ -72,6 +82,8 @@ class Store::Impl {
   Status check_consistency();
   void abandon_after_fork();
   bool is_abandoned() const { return is_abandoned_.load(std::memory_order_acquire); }
+  /// Closes. True: a copy that did not end in time may still use this object, which has to stay.
+  bool close_for_good();
 
   /// An invariant broke: from now on the store answers MISS.
   void fail(const std::string& reason);
@@ -79,6 +91,8 @@ class Store::Impl {
  private:
   using EntryIndex = store::EntryIndex;
   using Namespace = store::Namespace;
+  using Flow = store::Flow;
+  using Outcomes = std::vector<Outcome>;
   static constexpr EntryIndex kNoEntry = store::kNoEntry;
   static constexpr store::TierId kHost = store::TierId::kHost;
   static constexpr store::TierId kDisk = store::TierId::kDisk;
@@ -119,6 +133,7 @@ class Store::Impl {
   // Shared by the calls.
   Status check_open() const;
   Result<const Namespace*> find_namespace(std::uint32_t namespace_index) const;
+  Result<const Namespace*> begin_call(std::uint32_t namespace_index);
   std::vector<std::pair<EntryIndex, Tier>> resolve(std::uint32_t namespace_index,
                                                    std::span<const BlockKey> keys,
                                                    bool is_prefix) const;
@@ -134,17 +149,23 @@ class Store::Impl {
   void submit_io() {
     if (engine_) engine_->submit();
   }
-  /// What other calls wait for may have come; the pump has nothing new to do.
-  void notify_waiters() {
-    if (num_waiting_ > 0) seams_.executor->notify();
-  }
   void changed() {
-    seams_.executor->notify();
+    notify_waiters();
     seams_.executor->wake();
+  }
+  void notify_waiters() {
+    is_changed_ = true;
+    seams_.executor->notify();
+  }
+  /// As changed(), where the pump has something to do only if jobs wait.
+  void changed_for_waiters() {
+    notify_waiters();
+    if (!suspended_jobs_.empty()) seams_.executor->wake();
   }
   /// Runs `task` where blocking is allowed and waits for it; tasks of one store run one at a time.
   /// kTimeout: it goes on, and later ones wait for it.
   Status run_task(Locked& locked, TimeNs deadline_ns, std::function<Status()> task);
+  void note_failure(const std::string& reason);
   Status place_namespace(Namespace& added);
   void save_namespace(std::uint32_t namespace_index, Locked& locked);
   Status charge_namespaces();
@@ -163,25 +184,32 @@ class Store::Impl {
     std::size_t alias_of = 0;
     bool is_in_window = false;  // Its bytes went into a staging buffer.
     std::shared_ptr<store::Fill> fill;
+    std::byte* target = nullptr;  // Its host slot.
     std::vector<std::uint64_t> checksums;
     Outcome outcome = Outcome::kDeclined;
   };
   struct PutCall;
+  Task<Outcomes> run_put(PutRequest request, const Namespace& space, Flow& flow);
   void plan_put(PutCall& call);
   PutBlock plan_block(PutCall& call, std::size_t i, EntryIndex parent);
   PutBlock plan_new_block(PutCall& call, std::size_t i, EntryIndex parent);
   bool can_renew(const Namespace& space, EntryIndex entry);
+  Task<void> fill_host_blocks(PutCall& call, Flow& flow);
+  void copy_to_host(PutCall& call, std::size_t first, std::size_t end, Flow& flow);
+  void apply_host_block(PutCall& call, std::size_t i, Outcome early_outcome);
   void apply_renewal(PutCall& call, std::size_t i);
-  void fill_host_blocks(PutCall& call, Locked& locked);
-  void apply_host_block(PutCall& call, std::size_t i, Locked& locked);
-  void fill_disk_blocks(PutCall& call, Locked& locked);
-  void fill_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer, Locked& locked);
-  std::optional<std::span<std::byte>> wait_for_staging(std::uint64_t num_bytes, bool is_holding,
-                                                       TimeNs deadline_ns, Locked& locked);
-  bool wait_for_parent(EntryIndex entry, TimeNs deadline_ns, Locked& locked);
-  bool wait_for_parent_write(EntryIndex entry, TimeNs deadline_ns, Locked& locked);
+  void give_up_host_blocks(PutCall& call, std::size_t first, Outcome outcome);
+  bool is_parent_settled(EntryIndex entry) const;
   void end_fill(PutBlock& block, Outcome outcome);
-  void finish_put(PutCall& call, Locked& locked);
+  void finish_put(PutCall& call);
+
+  // put without a host slot (store_put_disk.cc).
+  Task<void> fill_disk_blocks(PutCall& call, Flow& flow);
+  void give_up_disk_block(PutBlock& block, Outcome outcome);
+  void fill_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer, Flow& flow);
+  Task<std::optional<std::span<std::byte>>> reserve_staging(std::uint64_t num_bytes,
+                                                            bool is_holding, TimeNs deadline_ns,
+                                                            Flow& flow);
 
   // Uses and policies (store_uses.cc).
   std::vector<store::BlockUse> note_uses(std::uint32_t namespace_index, EntryIndex above,
@@ -193,14 +221,41 @@ class Store::Impl {
 
   // get (store_get.cc).
   struct GetCall;
+  Task<Outcomes> run_get(GetRequest request, const Namespace& space, Flow& flow);
+  void plan_get(GetCall& call);
   void issue_loads(GetCall& call);
   bool may_stage_more(const GetCall& call) const;
   bool start_load(GetCall& call, std::size_t i, std::uint64_t ticket);
-  Outcome deliver(GetCall& call, std::size_t i, Locked& locked);
-  Outcome deliver_loaded(GetCall& call, std::size_t i, Locked& locked);
-  bool wait_for_buffer(GetCall& call, std::size_t i, Locked& locked);
+  std::size_t deliver_from_host(GetCall& call, std::size_t first, std::size_t limit, Flow& flow);
+  Task<Outcome> deliver_from_disk(GetCall& call, std::size_t i, Flow& flow);
+  Task<bool> reserve_buffer(GetCall& call, std::size_t i, Flow& flow);
+  void verify(store::Load& load, const Namespace& space, const BlockKey& key, Flow& flow);
+  bool is_settled(const store::Load& load) const;
   void drop_load(GetCall& call, std::size_t i);
   void finish_get(GetCall& call);
+
+  // prefetch (store_prefetch.cc).
+  struct PrefetchCall;
+  Task<Outcomes> run_prefetch(std::span<const BlockKey> keys, std::uint32_t namespace_index,
+                              TimeNs deadline_ns, Flow& flow);
+  bool start_prefetch(PrefetchCall& call, const BlockKey& key);
+  void finish_prefetch(PrefetchCall& call, Flow& flow);
+
+  // Who drives the flows (store_jobs.cc). Shared only because the type is incomplete here.
+  struct RunningJob;
+  Outcomes drive(Flow& flow, Task<Outcomes> task, Locked& locked);
+  std::shared_ptr<RunningJob> make_job(std::span<const BlockKey> keys, StepPriority priority,
+                                       Outcome refusal);
+  std::shared_ptr<Job> start_job(std::shared_ptr<RunningJob> run, Locked& locked);
+  void step_job(RunningJob& run);
+  void advance_job(RunningJob& run, Locked& locked);
+  void post_job(RunningJob& run);
+  void end_job(RunningJob& run, Status status, Outcomes outcomes);
+  void list_job(std::shared_ptr<Job> job);
+  TimeNs resume_jobs(TimeNs now_ns);
+  enum class JobChoice : std::uint8_t { kLoads, kAll };
+  void cancel_jobs(JobChoice choice);
+  void fill_job_stats(JobStats& stats) const;
 
   // Maintenance (store_maintain.cc).
   Status make_removals_durable(Locked& locked, TimeNs deadline_ns);
@@ -250,15 +305,26 @@ class Store::Impl {
   std::vector<std::pair<std::string, std::string>> log_lines_;
   store::LogLimiter log_limiter_;
   StoreStats stats_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<RunningJob>> jobs_;  // Not ended, by id.
+  std::vector<RunningJob*> suspended_jobs_;                              // In order of suspension.
+  std::deque<std::shared_ptr<Job>> listed_jobs_;                         // Ended, for poll.
+  std::size_t listed_jobs_max_ = 0;  // Beyond it those that nobody else keeps are dropped.
+  std::uint64_t job_id_next_ = 1;
+  TimeNs next_job_ns_ = kNeverNs;       // The first deadline of a suspended job.
+  std::uint64_t prefetch_bytes_ = 0;    // Asked for and not done.
+  std::size_t num_prefetch_loads_ = 0;  // That were started and are not settled.
+  int job_event_fd_ = -1;    // Readable while listed_jobs_ has any; made when first asked for.
+  bool is_changed_ = false;  // Since the suspended jobs were looked at.
   std::uint32_t num_hurried_ = 0;  // Calls that wait for commits.
   std::uint32_t num_syncing_ = 0;  // Calls that wait for durability.
-  std::uint32_t num_calls_ = 0;    // put and get calls under way; close() waits for them.
+  std::uint32_t num_calls_ = 0;    // put, get and jobs under way; close() waits for them.
   std::uint32_t num_waiting_ = 0;  // Calls inside wait().
   bool is_cut_short_ = false;      // Nobody waits any more.
   bool is_warned_useless_ = false;
   bool is_open_ = false;
   bool is_closing_ = false;
   bool is_failed_ = false;
+  bool is_stuck_ = false;
   bool is_task_running_ = false;
   bool is_watching_ = false;        // The presence of the directory is being checked.
   bool is_directory_lost_ = false;  // Gone; started anew as soon as no job runs.

@@ -193,6 +193,7 @@ StoreStats Store::Impl::stats() {
   stats.index_entries = index_.num_entries();
   stats.history_bytes = history_.num_bytes();
   stats.live_leases = leases_.num_live();
+  fill_job_stats(stats.jobs);
   if (staging_) {
     stats.staging_bytes = staging_->capacity_bytes();
     stats.staging_bytes_used = staging_->used_bytes();

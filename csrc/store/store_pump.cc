@@ -34,9 +34,9 @@ TimeNs Store::Impl::pump() {
         next_ns = std::min(next_ns, disk_->commits().step(now_ns, is_hurried, num_syncing_ > 0));
       }
     }
-    if (disk_->health() != health_before) seams_.executor->notify();
+    if (disk_->health() != health_before) notify_waiters();
   }
-  return next_ns;
+  return std::min(next_ns, resume_jobs(now_ns));
 }
 
 void Store::Impl::note_direct_lost() {
@@ -68,7 +68,7 @@ void Store::Impl::finish_results(TimeNs now_ns) {
     tasks_.erase(task);
     on_end(result.status);
   }
-  if (!results.empty()) seams_.executor->notify();
+  if (!results.empty()) notify_waiters();
 }
 
 bool Store::Impl::wait(Locked& locked, const std::function<bool()>& is_done, TimeNs deadline_ns) {
@@ -77,7 +77,7 @@ bool Store::Impl::wait(Locked& locked, const std::function<bool()>& is_done, Tim
   (void)seams_.executor->wait(
       locked.lock(), [&] { return is_done() || is_cut_short_ || is_failed_; }, deadline_ns);
   --num_waiting_;
-  if (is_cut_short_) seams_.executor->notify();  // close() waits for the last one.
+  if (is_cut_short_) notify_waiters();  // close() waits for the last one.
   return is_done();
 }
 

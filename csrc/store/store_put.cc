@@ -2,43 +2,53 @@
 #include <algorithm>
 #include <cstring>
 
-#include "store/store_impl.h"
+#include "store/put_call.h"
 
 namespace kvtier {
 
-struct Store::Impl::PutCall {
-  const PutRequest& request;
-  const Namespace& space;
-  TimeNs deadline_ns = 0;
-  std::vector<PutBlock> blocks;
-  std::vector<store::BlockUse> uses;                // What is known of each key, this use included.
-  std::unordered_map<EntryIndex, std::size_t> own;  // Entries of this call -> first block with it.
-  std::vector<EntryIndex> held;
-};
+using store::GiveWay;
+using store::wait_until;
+
+namespace {
+
+// Copied in one turn. A job's is short, so that others get on and a cancellation is soon seen.
+constexpr std::uint64_t kJobTurnBytes = 4ull << 20;
+constexpr std::uint64_t kCallTurnBytes = 64ull << 20;
+// Smaller copies end sooner than a helping thread starts.
+constexpr std::uint64_t kSplitBytesMin = 4ull << 20;
+
+}  // namespace
 
 Result<std::vector<Outcome>> Store::Impl::put(const PutRequest& request) {
   Locked locked(*this);
-  if (Status open = check_open(); !open.is_ok()) return open;
-  auto known = find_namespace(request.namespace_index);
-  if (!known.is_ok()) return known.status();
-  if (is_failed_) return std::vector<Outcome>(request.keys.size(), Outcome::kDeclined);
-  const TimeNs now_ns = seams_.clock->now_ns();
-  leases_.expire(now_ns);
-  PutCall call{request, *known.value(), now_ns + request.timeout_ns, {}, {}, {}, {}};
-  ++num_calls_;
+  const auto space = begin_call(request.namespace_index);
+  if (!space.is_ok()) return space.status();
+  Flow flow(Flow::Driver::kCaller);
+  return drive(flow, run_put(request, *space.value(), flow), locked);
+}
+
+Task<Store::Impl::Outcomes> Store::Impl::run_put(PutRequest request, const Namespace& space,
+                                                 Flow& flow) {
+  if (is_failed_) co_return Outcomes(request.keys.size(), Outcome::kDeclined);
+  const TimeNs deadline_ns = seams_.clock->now_ns() + request.timeout_ns;
+  PutCall call{request, space, deadline_ns, {}, {}, {}, {}};
   plan_put(call);
-  if (call.space.host_class) {
-    fill_host_blocks(call, locked);
+  if (space.host_class) {
+    co_await fill_host_blocks(call, flow);
   } else {
-    fill_disk_blocks(call, locked);
+    co_await fill_disk_blocks(call, flow);
   }
-  finish_put(call, locked);
-  --num_calls_;
-  changed();
-  std::vector<Outcome> outcomes;
+  for (PutBlock& block : call.blocks) {
+    if (block.kind != PutBlock::Kind::kJoined) continue;
+    const auto is_ended = [&block] { return block.fill->is_ended; };
+    const bool is_in_time = co_await wait_until(flow, is_ended, deadline_ns);
+    block.outcome = is_in_time ? block.fill->outcome : flow.early_outcome();
+  }
+  finish_put(call);
+  Outcomes outcomes;
   outcomes.reserve(call.blocks.size());
   for (const PutBlock& block : call.blocks) outcomes.push_back(block.outcome);
-  return outcomes;
+  co_return outcomes;
 }
 
 /// Decides for every key what is to happen, and reserves what it needs, in one go: so a later call
@@ -64,9 +74,10 @@ void Store::Impl::plan_put(PutCall& call) {
       if (request.is_chain) return;  // Prefix first: nothing after it either.
       continue;
     }
-    // New blocks are held until the call ends. Stored ones are not: as ancestors of a new block
-    // they stay in one tier or the other by the family rules, and may give their host slots to it.
-    if (block.kind == PutBlock::Kind::kNew) {
+    // What takes bytes is held until the call ends. Stored blocks are not: as ancestors of a new
+    // one they stay in one tier or the other by the family rules, and may give their host slots to
+    // it.
+    if (block.takes_bytes()) {
       life_.hold(block.entry);
       call.held.push_back(block.entry);
     }
@@ -160,46 +171,75 @@ Store::Impl::PutBlock Store::Impl::plan_new_block(PutCall& call, std::size_t i, 
   return block;
 }
 
-void Store::Impl::fill_host_blocks(PutCall& call, Locked& locked) {
-  const PutRequest& request = call.request;
-  std::vector<std::byte*> targets(call.blocks.size(), nullptr);
-  for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (!call.blocks[i].takes_bytes()) continue;
-    targets[i] = host_->address(index_.at(call.blocks[i].entry).slot(kHost));
+/// Copies a turn at a time into the host slots; each turn's blocks become resident in order.
+Task<void> Store::Impl::fill_host_blocks(PutCall& call, Flow& flow) {
+  std::size_t num_to_copy = 0;
+  for (PutBlock& block : call.blocks) {
+    if (!block.takes_bytes()) continue;
+    block.target = host_->address(index_.at(block.entry).slot(kHost));
+    ++num_to_copy;
   }
-  locked.lock().unlock();
-  // The slots are FILLING and held: nobody else reads or reuses them.
-  for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (targets[i] == nullptr) continue;
-    const bool has_checksum = options_.has_checksum || call.space.disk_class;
-    if (has_checksum) {
-      call.blocks[i].checksums = store::copy_and_checksum_block(call.space, request.keys[i],
-                                                                targets[i], request.sources[i]);
-    } else {
-      copy_bytes({targets[i], call.space.block_bytes},
-                 {request.sources[i], call.space.block_bytes});
-      call.blocks[i].checksums.assign(call.space.part_bytes.size(), 0);
+  if (num_to_copy == 0) co_return;
+  const std::uint64_t turn_bytes = flow.is_job() ? kJobTurnBytes : kCallTurnBytes;
+  const std::size_t turn_blocks = std::max<std::size_t>(1, turn_bytes / call.space.block_bytes);
+  for (std::size_t first = 0; first < call.blocks.size(); first += turn_blocks) {
+    co_await GiveWay(flow);
+    const bool is_late = flow.is_job() && first > 0 && seams_.clock->now_ns() >= call.deadline_ns;
+    if (is_late || flow.is_cancelled()) {
+      give_up_host_blocks(call, first, flow.early_outcome());
+      co_return;
     }
-    const std::uint64_t padding_bytes = call.space.slot_bytes - call.space.block_bytes;
-    std::memset(targets[i] + call.space.block_bytes, 0, padding_bytes);
-  }
-  locked.lock().lock();
-  for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (call.blocks[i].kind == PutBlock::Kind::kNew) apply_host_block(call, i, locked);
-    if (call.blocks[i].kind == PutBlock::Kind::kRenewed) apply_renewal(call, i);
+    const std::size_t end = std::min(call.blocks.size(), first + turn_blocks);
+    copy_to_host(call, first, end, flow);
+    for (std::size_t i = first; i < end; ++i) {
+      if (call.blocks[i].kind == PutBlock::Kind::kRenewed) apply_renewal(call, i);
+      if (call.blocks[i].kind != PutBlock::Kind::kNew) continue;
+      const auto is_settled = [this, entry = call.blocks[i].entry] {
+        return is_parent_settled(entry);
+      };
+      (void)co_await wait_until(flow, is_settled, call.deadline_ns);
+      apply_host_block(call, i, flow.early_outcome());
+    }
   }
 }
 
+/// Outside of the mutex. The slots are FILLING and held: nobody else reads or reuses them.
+void Store::Impl::copy_to_host(PutCall& call, std::size_t first, std::size_t end, Flow& flow) {
+  const bool has_checksum = options_.has_checksum || call.space.disk_class;
+  const auto copy = [&call, has_checksum, first](std::size_t piece_index) {
+    const std::size_t i = first + piece_index;
+    PutBlock& block = call.blocks[i];
+    if (block.target == nullptr) return;
+    const std::byte* source = call.request.sources[i];
+    if (has_checksum) {
+      block.checksums =
+          store::copy_and_checksum_block(call.space, call.request.keys[i], block.target, source);
+    } else {
+      copy_bytes({block.target, call.space.block_bytes}, {source, call.space.block_bytes});
+      block.checksums.assign(call.space.part_bytes.size(), 0);
+    }
+    std::memset(block.target + call.space.block_bytes, 0,
+                call.space.slot_bytes - call.space.block_bytes);
+  };
+  flow.lock().unlock();
+  if ((end - first) * call.space.block_bytes >= kSplitBytesMin) {
+    seams_.executor->split(end - first, copy);
+  } else {
+    for (std::size_t i = 0; i < end - first; ++i) copy(i);
+  }
+  flow.lock().lock();
+}
+
 /// The bytes are in the slot: the block becomes resident after its parent, or not at all.
-void Store::Impl::apply_host_block(PutCall& call, std::size_t i, Locked& locked) {
+void Store::Impl::apply_host_block(PutCall& call, std::size_t i, Outcome early_outcome) {
   PutBlock& block = call.blocks[i];
-  const bool has_parent = wait_for_parent(block.entry, call.deadline_ns, locked);
-  store::BlockEntry& entry = index_.at(block.entry);
+  const store::BlockEntry& entry = index_.at(block.entry);
   if (entry.is_detached) return end_fill(block, Outcome::kDeclined);
-  if (!has_parent) {
-    const EntryIndex parent = entry.parent;
-    const bool is_late = parent != kNoEntry && fills_.contains(parent);
-    end_fill(block, is_late ? Outcome::kTimeout : Outcome::kDeclined);
+  const EntryIndex parent = entry.parent;
+  const bool has_parent = parent == kNoEntry || index_.at(parent).is_resident_anywhere();
+  if (!is_parent_settled(block.entry) || !has_parent) {
+    const bool is_early = parent != kNoEntry && fills_.contains(parent);
+    end_fill(block, is_early ? early_outcome : Outcome::kDeclined);
     return life_.abort_fill(block.entry, kHost);
   }
   index_.set_checksums(block.entry, block.checksums);
@@ -208,149 +248,37 @@ void Store::Impl::apply_host_block(PutCall& call, std::size_t i, Locked& locked)
   end_fill(block, Outcome::kDone);
 }
 
-/// True when the entry is a root or its parent is resident; waits while an earlier call fills it.
-bool Store::Impl::wait_for_parent(EntryIndex entry, TimeNs deadline_ns, Locked& locked) {
-  const auto is_settled = [this, entry] {
-    const store::BlockEntry& block = index_.at(entry);
-    return block.is_detached || block.parent == kNoEntry || !fills_.contains(block.parent);
-  };
-  if (!is_settled() && !wait(locked, is_settled, deadline_ns)) return false;
-  const store::BlockEntry& block = index_.at(entry);
-  if (block.is_detached) return false;
-  return block.parent == kNoEntry || index_.at(block.parent).is_resident_anywhere();
+/// From `first` on nothing was copied and nothing will be: new keys are absent again, what was
+/// stored before stays.
+void Store::Impl::give_up_host_blocks(PutCall& call, std::size_t first, Outcome outcome) {
+  for (std::size_t i = first; i < call.blocks.size(); ++i) {
+    PutBlock& block = call.blocks[i];
+    if (!block.takes_bytes()) continue;
+    if (block.kind == PutBlock::Kind::kNew) end_fill(block, outcome);
+    if (!index_.at(block.entry).is_detached) life_.abort_fill(block.entry, kHost);
+  }
 }
 
-/// Waits until the earlier call that fills the parent has handed it to the disk: a child that came
-/// before it would be declined.
-bool Store::Impl::wait_for_parent_write(EntryIndex entry, TimeNs deadline_ns, Locked& locked) {
-  const auto is_settled = [this, entry] {
-    const store::BlockEntry& block = index_.at(entry);
-    if (block.is_detached || block.parent == kNoEntry || !fills_.contains(block.parent))
-      return true;
-    return bool{index_.at(block.parent).is_queued};
-  };
-  return is_settled() || wait(locked, is_settled, deadline_ns);
+/// Whether no earlier call fills the parent any more.
+bool Store::Impl::is_parent_settled(EntryIndex entry) const {
+  const store::BlockEntry& block = index_.at(entry);
+  return block.is_detached || block.parent == kNoEntry || !fills_.contains(block.parent);
 }
 
 void Store::Impl::end_fill(PutBlock& block, Outcome outcome) {
   block.outcome = outcome;
-  block.fill->outcome = outcome;
+  // Who joined it did not cancel anything: it may offer the block again.
+  block.fill->outcome = outcome == Outcome::kCancelled ? Outcome::kDeclined : outcome;
   block.fill->is_ended = true;
   fills_.erase(block.entry);
   changed();
 }
 
-/// Without a host slot the bytes go through staging buffers straight to disk, a window at a time.
-void Store::Impl::fill_disk_blocks(PutCall& call, Locked& locked) {
-  const std::uint64_t slot_bytes = call.space.slot_bytes;
-  std::uint64_t held_bytes = 0;
-  std::size_t first_open = 0;  // Blocks before it have ended.
-  for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (!call.blocks[i].takes_bytes()) continue;
-    const auto settle_first = [&] {
-      while (first_open < i) {
-        const PutBlock& oldest = call.blocks[first_open++];
-        if (!oldest.is_in_window) continue;
-        (void)wait(locked, [&oldest] { return oldest.fill->is_ended; }, call.deadline_ns);
-        held_bytes -= slot_bytes;
-        return;
-      }
-    };
-    while (held_bytes > 0 && held_bytes + slot_bytes > staging_->window_bytes()) settle_first();
-    std::optional<std::span<std::byte>> buffer;
-    if (wait_for_parent_write(call.blocks[i].entry, call.deadline_ns, locked)) {
-      buffer = wait_for_staging(slot_bytes, held_bytes > 0, call.deadline_ns, locked);
-    }
-    if (!buffer) {
-      const bool is_new = call.blocks[i].kind == PutBlock::Kind::kNew;
-      const EntryIndex entry = call.blocks[i].entry;
-      if (is_new && !index_.at(entry).is_detached) life_.remove_family(entry);
-      end_fill(call.blocks[i], is_new ? Outcome::kTimeout : Outcome::kDone);
-      continue;
-    }
-    held_bytes += slot_bytes;
-    call.blocks[i].is_in_window = true;
-    fill_disk_block(call, i, *buffer, locked);
-  }
-  for (PutBlock& block : call.blocks) {
-    if (!block.takes_bytes()) continue;
-    const auto fill = block.fill;
-    const bool is_ended = wait(locked, [&fill] { return fill->is_ended; }, call.deadline_ns);
-    block.outcome = is_ended ? fill->outcome : Outcome::kTimeout;
-  }
-}
-
-void Store::Impl::fill_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer,
-                                  Locked& locked) {
-  PutBlock& block = call.blocks[i];
-  locked.lock().unlock();
-  block.checksums = store::copy_and_checksum_block(call.space, call.request.keys[i], buffer.data(),
-                                                   call.request.sources[i]);
-  std::memset(buffer.data() + call.space.block_bytes, 0,
-              call.space.slot_bytes - call.space.block_bytes);
-  locked.lock().lock();
-  if (index_.at(block.entry).is_detached) {
-    staging_->release(buffer);
-    return end_fill(block, Outcome::kDeclined);
-  }
-  const bool is_new = block.kind == PutBlock::Kind::kNew;
-  if (!is_new && !index_.has_checksums(block.entry, block.checksums)) {
-    staging_->release(buffer);
-    return end_fill(block, Outcome::kDone);  // Other bytes than those that are stored.
-  }
-  if (is_new) index_.set_checksums(block.entry, block.checksums);
-  // The write owns the buffer from here on, also when this call gives up waiting.
-  const auto fill = block.fill;
-  const EntryIndex entry = block.entry;
-  const auto on_end = [this, fill, entry, buffer](Outcome outcome) {
-    staging_->release(buffer);
-    fill->outcome = outcome;
-    fill->is_ended = true;
-    fills_.erase(entry);
-    changed();
-  };
-  if (is_new) {
-    writes_->submit_direct(entry, buffer, on_end);
-  } else {
-    writes_->rewrite(entry, buffer, on_end);
-  }
-  changed();
-}
-
-std::optional<std::span<std::byte>> Store::Impl::wait_for_staging(std::uint64_t num_bytes,
-                                                                  bool is_holding,
-                                                                  TimeNs deadline_ns,
-                                                                  Locked& locked) {
-  if (is_holding) {
-    // Whoever holds buffers need not stand in line behind those who hold none, but waits for its
-    // own writes to give some back.
-    std::optional<std::span<std::byte>> buffer = staging_->reserve(0, num_bytes);
-    if (buffer) return buffer;
-  }
-  const std::uint64_t ticket = staging_->enter_line();
-  std::optional<std::span<std::byte>> buffer;
-  (void)wait(
-      locked,
-      [&] {
-        if (!buffer) buffer = staging_->reserve(ticket, num_bytes);
-        return buffer.has_value();
-      },
-      deadline_ns);
-  staging_->leave_line(ticket);
-  changed();
-  return buffer;
-}
-
-/// Joined and repeated keys get their outcome; then recency, the disk's share, and the holds.
-void Store::Impl::finish_put(PutCall& call, Locked& locked) {
+/// Repeated keys get their outcome; then recency, the disk's share, and the holds.
+void Store::Impl::finish_put(PutCall& call) {
   std::vector<EntryIndex> done;
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
     PutBlock& block = call.blocks[i];
-    if (block.kind == PutBlock::Kind::kJoined) {
-      const auto fill = block.fill;
-      const bool is_ended = wait(locked, [&fill] { return fill->is_ended; }, call.deadline_ns);
-      block.outcome = is_ended ? fill->outcome : Outcome::kTimeout;
-    }
     if (block.kind == PutBlock::Kind::kAlias) block.outcome = call.blocks[block.alias_of].outcome;
     if (block.outcome == Outcome::kDone) {
       // Looked up afresh: what this call does not hold may have gone and come back meanwhile.

@@ -41,6 +41,24 @@ struct TierStats {
   std::string mode_io_note;
 };
 
+/// Of asynchronous calls. Counts are jobs unless the name says otherwise.
+struct JobStats {
+  // Counters.
+  std::uint64_t puts = 0;
+  std::uint64_t gets = 0;
+  std::uint64_t ended = 0;      // Prefetches included.
+  std::uint64_t cancelled = 0;  // Subset of ended.
+  std::uint64_t refused = 0;    // Subset of ended: too many were unfinished.
+  std::uint64_t prefetch_blocks = 0;
+  std::uint64_t prefetched_blocks = 0;
+  // Gauges.
+  std::uint64_t unfinished = 0;
+  std::uint64_t suspended = 0;  // Subset: wait for the disk, a buffer or another call.
+  std::uint64_t listed = 0;     // Ended and not polled.
+  std::uint64_t prefetch_bytes_queued = 0;
+  std::uint64_t copy_threads = 0;
+};
+
 struct StoreStats {
   std::uint64_t lookups = 0;
   std::uint64_t lookup_blocks = 0;
@@ -59,6 +77,7 @@ struct StoreStats {
   std::uint64_t recover_damaged_entries = 0;
   double recover_s = 0;
   bool is_recovered_clean = true;
+  JobStats jobs;
   TierStats host;
   TierStats disk;
 };

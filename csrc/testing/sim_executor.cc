@@ -1,8 +1,11 @@
-// The simulated executor: the waiting caller runs the pump and the disk. Not thread-safe.
+// The simulated executor: the waiting caller runs the pump, posted steps and the disk. Not
+// thread-safe.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "testing/sim_world.h"
 
 namespace kvtier::testing {
@@ -13,7 +16,8 @@ constexpr int kRunsWithoutTimeMax = 1'000'000;
 
 class SimExecutor final : public Executor {
  public:
-  SimExecutor(SimClock& clock, SimDisk& disk) : clock_(clock), disk_(disk) {}
+  SimExecutor(SimClock& clock, SimDisk& disk, std::uint64_t seed)
+      : clock_(clock), disk_(disk), random_(seed) {}
 
   void start(Pump pump) override {
     KVTIER_CHECK(!pump_);
@@ -24,10 +28,22 @@ class SimExecutor final : public Executor {
 
   void wake() override { is_woken_ = true; }
   void notify() override {}
-  void stop() override { is_stopped_ = true; }
+  void stop() override {
+    is_stopped_ = true;
+    steps_.clear();
+  }
+
+  void post(StepPriority, CopyPool::Step step) override {
+    if (!is_stopped_) steps_.push_back(std::move(step));
+  }
+  void split(std::size_t num_pieces, const CopyPool::Piece& run_piece) override {
+    for (std::size_t i = 0; i < num_pieces; ++i) run_piece(i);
+  }
+  std::uint32_t num_copy_threads() const override { return 1; }
 
   bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_done,
             TimeNs deadline_ns) override {
+    KVTIER_CHECK(!is_stepping_);  // A step may not wait.
     while (!is_done()) {
       lock.unlock();
       bool is_progressing = false;
@@ -65,7 +81,12 @@ class SimExecutor final : public Executor {
   bool run_now() {
     const bool is_event_due = disk_.next_event_ns() <= clock_.now_ns();
     if (is_event_due) disk_.run_due();
-    if (next_run() > clock_.now_ns()) return is_event_due;
+    const bool is_pump_due = next_run() <= clock_.now_ns();
+    if (!steps_.empty() && (!is_pump_due || random_.below(2) == 0)) {
+      run_step();
+      return true;
+    }
+    if (!is_pump_due) return is_event_due;
     if (clock_.now_ns() > last_run_ns_) num_runs_without_time_ = 0;
     if (++num_runs_without_time_ > kRunsWithoutTimeMax) {
       check_failed("the pump lets time pass", __FILE__, __LINE__);
@@ -84,6 +105,21 @@ class SimExecutor final : public Executor {
     return true;
   }
 
+  /// Any of those that wait: several threads promise no order.
+  void run_step() {
+    const std::size_t step_index = random_.below(steps_.size());
+    const CopyPool::Step step = std::move(steps_[step_index]);
+    steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(step_index));
+    is_stepping_ = true;
+    try {
+      step();
+    } catch (...) {
+      is_stepping_ = false;
+      throw;
+    }
+    is_stepping_ = false;
+  }
+
   SimClock& clock() { return clock_; }
   TimeNs next_disk_event_ns() const { return disk_.next_event_ns(); }
 
@@ -95,6 +131,8 @@ class SimExecutor final : public Executor {
 
   SimClock& clock_;
   SimDisk& disk_;
+  Random random_;
+  std::vector<CopyPool::Step> steps_;
   Pump pump_;
   TimeNs next_run_ns_ = kNeverNs;
   TimeNs last_run_ns_ = 0;
@@ -102,6 +140,7 @@ class SimExecutor final : public Executor {
   bool is_woken_ = false;
   bool is_stopped_ = false;
   bool is_pumping_ = false;
+  bool is_stepping_ = false;
 };
 
 SimExecutor& simulated(Executor& executor) {
@@ -112,8 +151,8 @@ SimExecutor& simulated(Executor& executor) {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_sim_executor(SimClock& clock, SimDisk& disk) {
-  return std::make_unique<SimExecutor>(clock, disk);
+std::unique_ptr<Executor> make_sim_executor(SimClock& clock, SimDisk& disk, std::uint64_t seed) {
+  return std::make_unique<SimExecutor>(clock, disk, seed);
 }
 
 bool run_until_idle(Executor& executor, TimeNs limit_ns) {

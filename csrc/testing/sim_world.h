@@ -92,14 +92,15 @@ class SimDisk {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Runs the pump inside wait(): pump when woken or due, else advance the clock to the next event.
-/// A wait whose deadline has passed still runs what is due now. A wait without deadline when
-/// nothing can happen any more fails a KVTIER_CHECK instead of hanging.
-std::unique_ptr<Executor> make_sim_executor(SimClock& clock, SimDisk& disk);
+/// Runs the pump inside wait(): pump when woken or due, posted steps in an order drawn from `seed`,
+/// else advance the clock to the next event. A wait whose deadline has passed still runs what is
+/// due now. A wait without deadline when nothing can happen any more fails a KVTIER_CHECK instead
+/// of hanging.
+std::unique_ptr<Executor> make_sim_executor(SimClock& clock, SimDisk& disk, std::uint64_t seed = 1);
 
-/// Runs the pump and the disk until no op is on the disk (or the disk is stalled) and the pump was
-/// not woken; does not wait for the pump's later timers. False when `limit_ns` of simulated time
-/// was not enough. `executor` is a simulated one.
+/// Runs the pump, posted steps and the disk until no op is on the disk (or the disk is stalled), no
+/// step waits and the pump was not woken; does not wait for the pump's later timers. False when
+/// `limit_ns` of simulated time was not enough. `executor` is a simulated one.
 bool run_until_idle(Executor& executor, TimeNs limit_ns = 3600 * kNsPerS);
 /// Lets that much simulated time pass, with everything that is due in it.
 void run_for_ns(Executor& executor, TimeNs duration_ns);

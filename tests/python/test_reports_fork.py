@@ -30,6 +30,8 @@ def put_all():
 
 put_all()
 assert ns.lookup(keys).num_blocks == 300
+job = ns.put_async(keys, data)
+job.wait()
 
 def check_all():
     out = canary(300, 16384)
@@ -43,6 +45,9 @@ def expect_closed():
         lambda: ns.get(keys, canary(300, 16384)), lambda: ns.delete(keys), store.flush,
         store.clear, store.stats, store.config,
         lambda: store.namespace(model="n", block_bytes=1, fingerprint="f"),
+        lambda: ns.put_async(keys, data), lambda: ns.get_async(keys, canary(300, 16384)),
+        lambda: ns.prefetch(keys), store.poll, lambda: store.event_fd,
+        job.done, job.wait, job.cancel, lambda: job.result,
     ]
     for call in calls:
         try:

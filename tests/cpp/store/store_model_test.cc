@@ -1,11 +1,13 @@
 // Random calls, faults and crashes from a seed, every answer held against a model of what may be
 // true. The payload of a block names its key and generation, so a swapped, shifted or stale one
-// cannot pass.
+// cannot pass. Some calls are jobs that go on behind the others; their buffers are overwritten as
+// soon as they have ended.
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <set>
 
-#include "store_world.h"
+#include "job_calls.h"
 
 using namespace kvtier;
 using namespace kvtier::testing;
@@ -47,6 +49,7 @@ class Model {
     }
     world_.disk->faults() = SimFaults{};
     CHECK(world_.store->close(5 * kNsPerS).is_ok());
+    drop_jobs();
   }
 
  private:
@@ -82,9 +85,13 @@ class Model {
 
   void one_step() {
     const std::uint64_t choice = random_.below(100);
-    if (choice < 40) return put();
-    if (choice < 75) return get();
-    if (choice < 78) return lease();
+    if (choice < 22) return put();
+    if (choice < 40) return begin_job(true);
+    if (choice < 56) return get();
+    if (choice < 68) return begin_job(false);
+    if (choice < 75) return look_at_job();
+    if (choice < 76) return prefetch();
+    if (choice < 79) return lease();
     if (choice < 80) return pin();
     if (choice < 81) return unpin();
     if (choice < 84) return erase();
@@ -158,6 +165,111 @@ class Model {
         REQUIRE(targets[i] == canary);
       }
     }
+  }
+
+  struct PendingJob {
+    std::size_t shape = 0;
+    std::uint64_t chain = 0;
+    std::size_t depth = 0;
+    bool is_put = false;
+    bool is_prefix = true;
+    JobCall call;
+  };
+
+  void begin_job(bool is_put) {
+    PendingJob pending;
+    pending.shape = pick_space();
+    pending.chain = random_.below(6);
+    pending.is_put = is_put;
+    Store& store = *world_.store;
+    BlockRun run{spaces_[pending.shape], 0, 1 + random_.below(is_put ? 12 : 20),
+                 shapes_[pending.shape].block_bytes};
+    if (is_put) {
+      pending.depth = random_.below(3) == 0 ? random_.below(10) : 0;
+      run.first = number_of(pending.chain, pending.depth);
+      // All of a job's blocks in one generation: the newest of any of them.
+      std::uint64_t generation = 0;
+      for (std::size_t i = 0; i < run.num_blocks; ++i) {
+        generation = std::max(generation, known_[{pending.shape, run.first + i}].generation);
+      }
+      for (std::size_t i = 0; i < run.num_blocks; ++i) {
+        Known& known = known_[{pending.shape, run.first + i}];
+        known.generation = generation;
+        known.possible.insert(generation);
+      }
+      std::optional<BlockKey> parent;
+      if (pending.depth > 0) parent = key_of(run.first - 1);
+      pending.call = start_put(store, run, world_.timeout_ns, parent, generation);
+    } else {
+      run.first = number_of(pending.chain, 0);
+      pending.is_prefix = random_.below(3) != 0;
+      pending.call = start_get(store, run, world_.timeout_ns, pending.is_prefix);
+    }
+    REQUIRE(pending.call.job);
+    jobs_.push_back(std::move(pending));
+    if (jobs_.size() > 12) look_at_job();
+  }
+
+  /// Waits for, cancels or polls one of the jobs; what has ended is checked and its buffer reused.
+  void look_at_job() {
+    if (jobs_.empty()) return;
+    const std::size_t job_index = random_.below(jobs_.size());
+    const Job& job = *jobs_[job_index].call.job;
+    const std::uint64_t choice = random_.below(4);
+    if (choice < 2) REQUIRE(world_.store->cancel_job(job).is_ok());
+    if (choice != 3) (void)world_.store->wait_job(job, 10 * kNsPerS).is_ok();
+    REQUIRE(world_.store->poll_jobs().is_ok());
+    std::erase_if(jobs_, [this](PendingJob& pending) {
+      if (!pending.call.job->is_ended()) return false;
+      check_job(pending);
+      return true;
+    });
+  }
+
+  void check_job(PendingJob& pending) {
+    REQUIRE(pending.call.job->status().is_ok());
+    if (!pending.is_put) {
+      const auto canary = canary_of(pending.call.block_bytes);
+      bool is_prefix_over = false;
+      for (std::size_t i = 0; i < pending.call.buffers.size(); ++i) {
+        const bool is_done = pending.call.outcomes()[i] == Outcome::kDone;
+        if (pending.is_prefix && is_prefix_over) {
+          REQUIRE(pending.call.outcomes()[i] == Outcome::kMiss);
+        }
+        is_prefix_over |= !is_done;
+        if (!is_done) {
+          REQUIRE(pending.call.buffers[i] == canary);
+        } else {
+          check_payload(pending.shape, number_of(pending.chain, i), pending.call.buffers[i]);
+        }
+      }
+    }
+    for (auto& buffer : pending.call.buffers) {
+      std::fill(buffer.begin(), buffer.end(), std::byte{0xee});
+    }
+  }
+
+  /// The store is closed: all jobs have ended.
+  void drop_jobs() {
+    for (PendingJob& pending : jobs_) {
+      REQUIRE(pending.call.job->is_ended());
+      check_job(pending);
+    }
+    jobs_.clear();
+  }
+
+  /// Before payloads get new generations: a job that began earlier still writes and reads old ones.
+  void end_jobs() {
+    for (const PendingJob& pending : jobs_) {
+      REQUIRE(world_.store->wait_job(*pending.call.job, 10 * kNsPerS).is_ok());
+    }
+    drop_jobs();
+  }
+
+  void prefetch() {
+    REQUIRE(
+        world_.store->prefetch(spaces_[pick_space()], keys_of(number_of(random_.below(6), 0), 12))
+            .is_ok());
   }
 
   void check_payload(std::size_t s, std::uint64_t number, const std::vector<std::byte>& bytes) {
@@ -237,6 +349,7 @@ class Model {
 
   /// After a durable delete no older generation may ever come back.
   void erase() {
+    end_jobs();
     const std::size_t s = pick_space();
     const std::uint64_t number = number_of(random_.below(6), random_.below(4));
     auto erased = world_.store->erase(spaces_[s], std::vector<BlockKey>{key_of(number)});
@@ -253,6 +366,7 @@ class Model {
   void flush() { (void)world_.store->flush(2 * kNsPerS).is_ok(); }
 
   void clear() {
+    end_jobs();
     auto cleared = world_.store->clear(true, true);
     num_pins_.clear();
     if (!cleared.is_ok() || is_losing_pages_) return;
@@ -268,6 +382,7 @@ class Model {
     flush();
     const bool is_all_on_disk = world_.store->stats().host.pinned_bytes == 0;
     REQUIRE(world_.store->close(5 * kNsPerS).is_ok());
+    drop_jobs();
     world_.store.reset();
     const bool is_resized = random_.below(4) == 0;
     if (is_resized) world_.options.disk_bytes = (2 + random_.below(6)) << 20;
@@ -277,6 +392,7 @@ class Model {
 
   void crash() {
     world_.crash(random_.below(2) == 0);
+    drop_jobs();
     open();
     end_pins();
   }
@@ -291,6 +407,7 @@ class Model {
   std::vector<std::uint32_t> spaces_;
   std::map<std::pair<std::size_t, std::uint64_t>, Known> known_;
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> num_pins_;  // Per block.
+  std::vector<PendingJob> jobs_;
 };
 
 std::uint64_t number_from_environment(const char* name, std::uint64_t fallback) {

@@ -44,7 +44,7 @@ inline std::vector<std::byte> payload_of(std::uint64_t number, std::size_t num_b
 
 class StoreWorld {
  public:
-  explicit StoreWorld(std::uint64_t seed = 1, SimOptions sim = {}) {
+  explicit StoreWorld(std::uint64_t seed = 1, SimOptions sim = {}) : seed_(seed) {
     sim.seed = seed;
     disk = std::make_unique<SimDisk>(*clock, sim);
     options.path = "/simulated";
@@ -57,7 +57,7 @@ class StoreWorld {
   Status open() {
     StoreSeams seams;
     seams.clock = clock;
-    executor = std::shared_ptr<Executor>(make_sim_executor(*clock, *disk));
+    executor = std::shared_ptr<Executor>(make_sim_executor(*clock, *disk, seed_));
     seams.executor = executor;
     if (!options.path.empty()) {
       seams.directory = std::make_unique<DirectoryDouble>(disk->make_directory(), hooks);
@@ -174,6 +174,9 @@ class StoreWorld {
   std::shared_ptr<Store> store;
   std::vector<std::string> log;
   TimeNs timeout_ns = 30 * kNsPerS;
+
+ private:
+  const std::uint64_t seed_;
 };
 
 inline std::size_t count_done(const std::vector<Outcome>& outcomes) {

@@ -1,32 +1,10 @@
 // Writes to disk behind the puts: parents first whatever completes first, a bounded backlog, and
 // what was put off comes later.
 #include "store_world.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/lsan_interface.h>
-#endif
+#include "testing/without_leak_check.h"
 
 using namespace kvtier;
 using namespace kvtier::testing;
-
-namespace {
-
-/// What is allocated meanwhile may stay: the store keeps what the kernel holds until the process
-/// ends.
-class WithoutLeakCheck {
- public:
-#if defined(__SANITIZE_ADDRESS__)
-  WithoutLeakCheck() { __lsan_disable(); }
-  ~WithoutLeakCheck() { __lsan_enable(); }
-#else
-  WithoutLeakCheck() {}
-  ~WithoutLeakCheck() {}
-#endif
-  WithoutLeakCheck(const WithoutLeakCheck&) = delete;
-  WithoutLeakCheck& operator=(const WithoutLeakCheck&) = delete;
-};
-
-}  // namespace
 
 TEST_CASE("whenever the process is killed the disk holds whole chains from their roots") {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {

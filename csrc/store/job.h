@@ -1,0 +1,58 @@
+// Job: the handle of a put or get that the copy pool carries out. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "store/outcome.h"
+
+namespace kvtier {
+
+class Job {
+ public:
+  enum class Kind : std::uint8_t { kPut, kGet };
+
+  Job(std::uint64_t job_id, Kind kind) : job_id_(job_id), kind_(kind) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// Unique within its store.
+  std::uint64_t job_id() const { return job_id_; }
+  Kind kind() const { return kind_; }
+  /// Once true, the store touches none of the job's buffers any more. Does not block.
+  bool is_ended() const { return is_ended_.load(std::memory_order_acquire); }
+  /// Not ok only when the store itself broke. Requires is_ended().
+  const Status& status() const {
+    KVTIER_CHECK(is_ended());
+    return status_;
+  }
+  /// One a key. Requires is_ended().
+  const std::vector<Outcome>& outcomes() const {
+    KVTIER_CHECK(is_ended());
+    return outcomes_;
+  }
+
+  /// For the store, once.
+  void end(Status status, std::vector<Outcome> outcomes) {
+    KVTIER_CHECK(!is_ended());
+    status_ = std::move(status);
+    outcomes_ = std::move(outcomes);
+    is_ended_.store(true, std::memory_order_release);
+  }
+
+ private:
+  // Constant after construction.
+  const std::uint64_t job_id_;
+  const Kind kind_;
+  // Constant once the job has ended.
+  Status status_ = Status::ok();
+  std::vector<Outcome> outcomes_;
+  // Release by the last step of the job, acquire by whoever then reads results and buffers.
+  std::atomic<bool> is_ended_{false};
+};
+
+}  // namespace kvtier

@@ -1,0 +1,130 @@
+"""Job: a put or get that goes on in the background. Thread-safe."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from typing import Final, Generic, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from kvtier import _core
+from kvtier.call_arguments import check_flag, check_seconds
+from kvtier.errors import TimeoutError, UsageError
+from kvtier.outcome import Outcome
+from kvtier.results import U8, GetResult, PutResult
+
+Result = TypeVar("Result", PutResult, GetResult)
+
+_OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
+
+
+class Job(Generic[Result]):
+    """Made by Namespace.put_async() and get_async(); a finished one also comes from poll().
+
+    The buffers of the call belong to the job until its end was observed by wait(), poll(), done()
+    or cancel(wait=True): until then nobody may write to the data of a put, nor use the `out` of a
+    get. They stay alive meanwhile, also when the job itself is dropped.
+
+    Nothing needs to be polled or waited for; a job ends by its own deadline. With asyncio::
+
+        loop.add_reader(store.event_fd, lambda: [handle(job) for job in store.poll()])
+    """
+
+    __slots__ = ("__weakref__", "_core_job", "_result", "_store")
+
+    def __init__(self, store: object, core_job: _core.Job) -> None:
+        if not isinstance(core_job, _core.Job):
+            raise UsageError("jobs are made by put_async and get_async")
+        # Held so that the store stays open while a job of it is in use.
+        self._store = store
+        self._core_job = core_job
+        self._result: Result | None = None
+
+    def wait(self, timeout_s: float | None = None) -> Result:
+        """Blocks until the job has ended, and returns its result.
+
+        Raises TimeoutError after `timeout_s` (None: waits on): the job then goes on and still owns
+        its buffers.
+        """
+        seconds = math.inf if timeout_s is None else check_seconds(timeout_s, "timeout_s")
+        if self._result is None:
+            outcomes = self._core_job.wait(seconds)
+            made = put_result(outcomes) if self._core_job.is_put else get_result(outcomes)
+            self._result = cast("Result", made)
+        else:
+            self._core_job.is_ended()  # In a forked child: ClosedError.
+        return self._result
+
+    def done(self) -> bool:
+        """Says whether the job has ended. Does not block."""
+        return self._core_job.is_ended()
+
+    @property
+    def result(self) -> Result:
+        """Returns what the blocking call would have. Raises UsageError before the job has ended."""
+        if not self._core_job.is_ended():
+            raise UsageError("the job has not ended; use wait(), done() or store.poll()")
+        return self.wait(0)
+
+    def cancel(self, *, wait: bool = False, timeout_s: float | None = None) -> bool:
+        """Asks the job to end; True: it has, and nobody touches its buffers any more.
+
+        Blocks that are not done become CANCELLED (in a get with prefix=True MISS after the first).
+        A put cancelled before its bytes were copied leaves its new keys absent; nothing that was
+        stored before is removed. Does not block, unless `wait`: then until the job has ended or
+        `timeout_s` is over (False).
+        """
+        is_waiting = check_flag(wait, "wait")
+        self._core_job.cancel()
+        if not is_waiting:
+            return self._core_job.is_ended()
+        try:
+            self.wait(timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"Job(job_id={self._core_job.job_id})"
+
+
+AnyJob: TypeAlias = Job[PutResult] | Job[GetResult]
+
+
+class JobTable:
+    """The jobs that somebody keeps, so that poll() lists the very objects. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Never taken in a forked child: there the core refuses first.
+        self._lock = threading.Lock()
+        self._jobs: weakref.WeakValueDictionary[int, AnyJob] = weakref.WeakValueDictionary()
+
+    def find_or_make(self, store: object, core_job: _core.Job) -> AnyJob:
+        """Returns the job around `core_job`; one that was dropped is made anew."""
+        with self._lock:
+            job = self._jobs.get(core_job.job_id)
+            if job is None:
+                made: AnyJob = Job(store, core_job)
+                job = self._jobs[core_job.job_id] = made
+            return job
+
+
+def put_result(outcomes: U8) -> PutResult:
+    """Returns the result of a put from the core's outcomes, uint8[n]."""
+    is_refused = outcomes != int(Outcome.DONE)
+    num_accepted = int(is_refused.argmax()) if is_refused.any() else len(outcomes)
+    return PutResult(num_accepted=num_accepted, outcomes=_as_outcomes(outcomes))
+
+
+def get_result(outcomes: U8) -> GetResult:
+    """Returns the result of a get from the core's outcomes, uint8[n]."""
+    mask = outcomes == int(Outcome.DONE)
+    return GetResult(
+        num_blocks=int(np.count_nonzero(mask)), mask=mask, outcomes=_as_outcomes(outcomes)
+    )
+
+
+def _as_outcomes(outcomes: U8) -> list[Outcome]:
+    return [_OUTCOMES[value] for value in outcomes.tolist()]
