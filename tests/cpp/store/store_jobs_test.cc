@@ -303,6 +303,7 @@ TEST_CASE("report G3: puts offered to a very slow disk stay bounded, and host hi
   CHECK(get_ns[get_ns.size() * 99 / 100] < 100 * kNsPerMs);
   CHECK(num_unended_max <= 1);
   world.check_consistency();
+  CHECK(world.store->close(60 * kNsPerS).is_ok());
 }
 
 TEST_CASE("close ends jobs that wait, within its deadline") {
