@@ -8,6 +8,7 @@
 #include <set>
 
 #include "job_calls.h"
+#include "model_pins.h"
 
 using namespace kvtier;
 using namespace kvtier::testing;
@@ -45,7 +46,7 @@ class Model {
       CHECK(world_.disk->allocated_bytes() <= world_.options.disk_bytes);
       const Status consistent = world_.store->check_consistency();
       REQUIRE_MESSAGE(consistent.is_ok(), consistent.to_string());
-      if (!has_faults_) check_pins();
+      if (!has_faults_) pins_.check(spaces_);
     }
     world_.disk->faults() = SimFaults{};
     CHECK(world_.store->close(5 * kNsPerS).is_ok());
@@ -293,57 +294,21 @@ class Model {
 
   void pin() {
     const std::size_t s = pick_space();
-    const std::uint64_t chain = random_.below(6);
-    const std::size_t num_blocks = 1 + random_.below(8);
-    const auto keys = keys_of(number_of(chain, 0), num_blocks);
-    auto pinned = world_.store->pin(spaces_[s], keys);
-    REQUIRE_MESSAGE(pinned.is_ok(), pinned.status().to_string());
-    REQUIRE(pinned.value() <= num_blocks);
-    for (std::uint64_t depth = 0; depth < pinned.value(); ++depth) {
-      ++num_pins_[{s, number_of(chain, depth)}];
-    }
+    const std::uint64_t first = number_of(random_.below(6), 0);
+    pins_.pin(spaces_[s], s, first, 1 + random_.below(8));
   }
 
   void unpin() {
     const std::size_t s = pick_space();
-    const std::uint64_t chain = random_.below(6);
-    const std::size_t num_blocks = 1 + random_.below(8);
-    std::uint64_t num_expected = 0;
-    for (std::uint64_t depth = 0; depth < num_blocks; ++depth) {
-      const auto found = num_pins_.find({s, number_of(chain, depth)});
-      if (found == num_pins_.end()) continue;
-      ++num_expected;
-      if (--found->second == 0) num_pins_.erase(found);
-    }
-    auto unpinned = world_.store->unpin(spaces_[s], keys_of(number_of(chain, 0), num_blocks));
-    REQUIRE_MESSAGE(unpinned.is_ok(), unpinned.status().to_string());
-    // A block that could not be read is gone, and its pins with it.
-    REQUIRE(unpinned.value() <= num_expected);
-    if (!has_faults_) REQUIRE(unpinned.value() == num_expected);
-  }
-
-  /// What is pinned is there.
-  void check_pins() {
-    for (const auto& [block, num_pins] : num_pins_) {
-      CAPTURE(block.first);
-      CAPTURE(block.second);
-      REQUIRE(is_there(block));
-    }
-  }
-
-  bool is_there(const std::pair<std::size_t, std::uint64_t>& block) {
-    const std::vector<BlockKey> keys = {key_of(block.second)};
-    return world_.store->lookup(spaces_[block.first], keys, true).value().num_blocks > 0;
+    const std::uint64_t first = number_of(random_.below(6), 0);
+    pins_.unpin(spaces_[s], s, first, 1 + random_.below(8), has_faults_);
   }
 
   /// After a restart: a smaller cap ends pins, and a crash may bring back the one or the other.
   void end_pins() {
-    num_pins_.clear();
-    for (std::size_t s = 0; s < shapes_.size(); ++s) {
-      for (std::uint64_t chain = 0; chain < 6; ++chain) {
-        const auto keys = keys_of(number_of(chain, 0), 30);
-        while (world_.store->unpin(spaces_[s], keys).value() > 0) continue;
-      }
+    pins_.forget();
+    for (const std::uint32_t space : spaces_) {
+      for (std::uint64_t chain = 0; chain < 6; ++chain) pins_.end(space, number_of(chain, 0), 30);
     }
   }
 
@@ -368,7 +333,7 @@ class Model {
   void clear() {
     end_jobs();
     auto cleared = world_.store->clear(true, true);
-    num_pins_.clear();
+    pins_.forget();
     if (!cleared.is_ok() || is_losing_pages_) return;
     for (auto& [key, known] : known_) {
       known.possible.clear();
@@ -406,7 +371,7 @@ class Model {
   std::vector<Shape> shapes_;
   std::vector<std::uint32_t> spaces_;
   std::map<std::pair<std::size_t, std::uint64_t>, Known> known_;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> num_pins_;  // Per block.
+  ModelPins pins_{world_};
   std::vector<PendingJob> jobs_;
 };
 
