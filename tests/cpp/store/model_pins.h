@@ -49,9 +49,13 @@ class ModelPins {
     for (const auto& [block, num_pins] : num_pins_) {
       CAPTURE(block.first);
       CAPTURE(block.second);
-      const std::vector<BlockKey> keys = {key_of(block.second)};
-      REQUIRE(world_.store->lookup(spaces[block.first], keys, true).value().num_blocks > 0);
+      REQUIRE(is_there(spaces, block));
     }
+  }
+
+  /// A delete ends the pins of what it removed.
+  void forget_gone(const std::vector<std::uint32_t>& spaces) {
+    std::erase_if(num_pins_, [&](const auto& pin) { return !is_there(spaces, pin.first); });
   }
 
   /// Takes every pin from these blocks, known or not.
@@ -63,6 +67,12 @@ class ModelPins {
   void forget() { num_pins_.clear(); }
 
  private:
+  bool is_there(const std::vector<std::uint32_t>& spaces,
+                const std::pair<std::size_t, std::uint64_t>& block) {
+    const std::vector<BlockKey> keys = {key_of(block.second)};
+    return world_.store->lookup(spaces[block.first], keys, true).value().num_blocks > 0;
+  }
+
   StoreWorld& world_;
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> num_pins_;  // Per block.
 };

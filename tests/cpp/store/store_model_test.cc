@@ -321,7 +321,7 @@ class Model {
     const auto still =
         world_.store->lookup(spaces_[s], std::vector<BlockKey>{key_of(number)}, true);
     REQUIRE(still.is_ok());
-    std::erase_if(num_pins_, [this](const auto& pin) { return !is_there(pin.first); });
+    pins_.forget_gone(spaces_);
     if (!erased.is_ok() || still.value().num_blocks > 0 || is_losing_pages_) return;
     Known& known = known_[{s, number}];
     known.possible.clear();
