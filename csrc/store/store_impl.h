@@ -249,6 +249,8 @@ class Store::Impl {
   std::shared_ptr<Job> start_job(std::shared_ptr<RunningJob> run, Locked& locked);
   void step_job(RunningJob& run);
   void advance_job(RunningJob& run, Locked& locked);
+  void suspend(RunningJob& run);
+  bool is_wait_over(Flow& flow);
   void post_job(RunningJob& run);
   void end_job(RunningJob& run, Status status, Outcomes outcomes);
   void list_job(std::shared_ptr<Job> job);

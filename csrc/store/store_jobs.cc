@@ -162,6 +162,8 @@ void Store::Impl::step_job(RunningJob& run) {
 /// Runs the job until it waits, gives way or ends.
 void Store::Impl::advance_job(RunningJob& run, Locked& locked) {
   run.flow.set_lock(locked.lock());
+  // What the job waited for may have gone again before its turn came.
+  if (run.is_started && !run.flow.is_giving_way() && !is_wait_over(run.flow)) return suspend(run);
   try {
     if (std::exchange(run.is_started, true)) {
       run.flow.resume();
@@ -177,11 +179,21 @@ void Store::Impl::advance_job(RunningJob& run, Locked& locked) {
                    Outcomes(run.keys.size(), Outcome::kFailed));
   }
   if (run.flow.is_giving_way()) return post_job(run);
+  suspend(run);
+}
+
+void Store::Impl::suspend(RunningJob& run) {
   suspended_jobs_.push_back(&run);
   if (run.flow.deadline_ns() < next_job_ns_) {
     next_job_ns_ = run.flow.deadline_ns();
     seams_.executor->wake();
   }
+}
+
+bool Store::Impl::is_wait_over(Flow& flow) {
+  const bool is_met = flow.look();
+  return is_met || is_cut_short_ || is_failed_ || flow.is_cancelled() ||
+         seams_.clock->now_ns() >= flow.deadline_ns();
 }
 
 void Store::Impl::post_job(RunningJob& run) {
@@ -217,18 +229,15 @@ void Store::Impl::list_job(std::shared_ptr<Job> job) {
 
 /// Posts the suspended jobs whose wait is over. Returns when it wants to look again.
 TimeNs Store::Impl::resume_jobs(TimeNs now_ns) {
-  const bool is_ending = is_cut_short_ || is_failed_;
   if (!is_changed_ && now_ns < next_job_ns_) return next_job_ns_;
   is_changed_ = false;
   next_job_ns_ = kNeverNs;
   std::erase_if(suspended_jobs_, [&](RunningJob* run) {
-    Flow& flow = run->flow;
-    const bool is_met = flow.look();
-    const bool is_over = is_met || is_ending || flow.is_cancelled() || now_ns >= flow.deadline_ns();
+    const bool is_over = is_wait_over(run->flow);
     if (is_over) {
       post_job(*run);
     } else {
-      next_job_ns_ = std::min(next_job_ns_, flow.deadline_ns());
+      next_job_ns_ = std::min(next_job_ns_, run->flow.deadline_ns());
     }
     return is_over;
   });

@@ -48,6 +48,7 @@ Task<Store::Impl::Outcomes> Store::Impl::run_prefetch(std::span<const BlockKey> 
       finish_prefetch(call, flow);
       co_await GiveWay(flow);
     } else {
+      KVTIER_CHECK(next < keys.size());
       (void)start_prefetch(call, keys[next]);
       ++next;
     }
