@@ -31,7 +31,7 @@ class StoreOptions(TypedDict, total=False):
     direct: str  # "auto" | "on" | "off"
     eviction: str  # "adaptive" | "lru" | "s3fifo"
     num_io_threads: int
-    num_copy_threads: int  # 0: by the process' affinity.
+    num_copy_threads: int  # 0: the usable CPUs, less one.
     has_checksum: bool
     is_deleted_on_exit: bool
     blocks_max: int

@@ -15,7 +15,7 @@ from kvtier.core_log import log_core_line, logger, warn_once
 from kvtier.errors import ClosedError, UnsupportedError, UsageError
 from kvtier.file_system import find_concerns, find_file_system
 from kvtier.job import AnyJob, JobTable
-from kvtier.machine import memory_limit, num_cpus
+from kvtier.machine import memory_limit
 from kvtier.namespace import Namespace
 from kvtier.namespace_identity import make_identity
 from kvtier.results import FlushResult
@@ -253,8 +253,6 @@ def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
         "direct": config.direct,
         "eviction": config.eviction,
         "num_io_threads": _find_num_io_threads(config),
-        # One CPU is left to whoever uses the store.
-        "num_copy_threads": max(1, num_cpus() - 1),
         "has_checksum": config.checksum,
         "is_deleted_on_exit": config.on_exit == "delete",
         "blocks_max": config.max_blocks,

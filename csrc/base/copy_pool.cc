@@ -3,8 +3,6 @@
 #include "base/copy_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +16,9 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/blocked_signals.h"
+#include "base/usable_cpus.h"
 
 namespace kvtier {
 namespace {
@@ -35,17 +36,6 @@ struct Split {
   std::uint32_t num_helpers = 0;
   std::exception_ptr failure;
 };
-
-// SIGSEGV and its like stay deliverable, for handlers that print where a thread died; the rest is
-// the application's business.
-sigset_t signals_to_block() {
-  sigset_t signals;
-  sigfillset(&signals);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
-    sigdelset(&signals, fault);
-  }
-  return signals;
-}
 
 }  // namespace
 
@@ -78,14 +68,7 @@ struct CopyPool::State {
   bool is_stopped = false;
 };
 
-std::uint32_t CopyPool::default_num_threads() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  int num_cpus = 0;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) num_cpus = CPU_COUNT(&allowed);
-  if (num_cpus == 0) num_cpus = static_cast<int>(std::thread::hardware_concurrency());
-  return static_cast<std::uint32_t>(std::max(1, num_cpus - 1));
-}
+std::uint32_t CopyPool::default_num_threads() { return std::max(1u, usable_cpus() - 1); }
 
 CopyPool::CopyPool(std::uint32_t num_threads) : state_(std::make_shared<State>(num_threads)) {}
 
@@ -197,9 +180,7 @@ void CopyPool::State::run_thread(std::size_t thread_index) {
 /// With the mutex held. False when not even one thread runs.
 bool CopyPool::State::start_threads(const std::shared_ptr<State>& self) {
   if (!threads.empty()) return true;
-  const sigset_t blocked = signals_to_block();
-  sigset_t before;
-  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  const BlockedSignals blocked;
   try {
     for (std::size_t index = 0; index < num_threads; ++index) {
       std::thread thread([self, index] { self->run_thread(index); });
@@ -210,7 +191,6 @@ bool CopyPool::State::start_threads(const std::shared_ptr<State>& self) {
   } catch (const std::system_error&) {
     // Those that did start do the work; without any the owner is told.
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return !threads.empty();
 }
 

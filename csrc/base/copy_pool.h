@@ -24,7 +24,7 @@ class CopyPool {
   using Step = std::function<void()>;
   using Piece = std::function<void(std::size_t piece_index)>;
 
-  /// One CPU is left to whoever uses the store: max(1, CPUs of this process' affinity - 1).
+  /// One CPU is left to whoever uses the store: max(1, usable_cpus() - 1).
   static std::uint32_t default_num_threads();
 
   /// Threads, named "kvtier-copy", start with the first use. `num_threads` 0: the default.

@@ -18,6 +18,10 @@ bool is_transfer(const IoOp& op) { return op.kind == IoKind::kRead || op.kind ==
 
 }  // namespace
 
+Status cancelled_op() {
+  return Status(StatusCode::kCancelled, "cannot run op: the I/O engine was stopped before");
+}
+
 std::vector<std::span<std::byte>> IoBatch::pieces() const {
   std::vector<std::span<std::byte>> all;
   for (const IoOp& op : ops) {

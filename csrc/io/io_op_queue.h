@@ -37,6 +37,9 @@ struct IoLimits {
   std::uint32_t num_background_max = 1;  // Saves and control together.
 };
 
+/// The result of ops that stop() found waiting.
+Status cancelled_op();
+
 class IoOpQueue {
  public:
   explicit IoOpQueue(const IoLimits& limits) : limits_(limits) {}

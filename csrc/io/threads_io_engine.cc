@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "io/blocked_signals.h"
+#include "base/blocked_signals.h"
 #include "io/io_op_queue.h"
 #include "io/transfer_loop.h"
 
@@ -164,7 +164,7 @@ class ThreadsIoEngine final : public IoEngine {
     const int os_errno = state_->is_stopped ? 0 : start_threads(ops.size());
     for (IoOp& op : ops) {
       if (state_->is_stopped) {
-        refused.push_back({op.user_data, cancelled(), 0});
+        refused.push_back({op.user_data, cancelled_op(), 0});
       } else if (os_errno != 0) {
         refused.push_back({op.user_data, Status::from_errno(os_errno, "cannot start thread"), 0});
       } else {
@@ -197,7 +197,7 @@ class ThreadsIoEngine final : public IoEngine {
     is_done_ = true;
     std::vector<IoResult> cancelled_results;
     for (IoOp& op : state_->queue.drain()) {
-      cancelled_results.push_back({op.user_data, cancelled(), 0});
+      cancelled_results.push_back({op.user_data, cancelled_op(), 0});
     }
     state_->work_changed.notify_all();
     if (!cancelled_results.empty()) publish(*state_, lock, std::move(cancelled_results));
@@ -219,10 +219,6 @@ class ThreadsIoEngine final : public IoEngine {
   }
 
   IoEngineInfo do_info() const override { return {"threads", num_threads_, ""}; }
-
-  static Status cancelled() {
-    return Status(StatusCode::kCancelled, "cannot run op: the I/O engine was stopped before");
-  }
 
   // With the mutex held. Makes threads for ops that no idle one will take, as far as the limit
   // goes. Returns 0, or the errno when there is not even one.

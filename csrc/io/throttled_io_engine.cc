@@ -14,7 +14,8 @@
 #include <thread>
 #include <utility>
 
-#include "io/blocked_signals.h"
+#include "base/blocked_signals.h"
+#include "io/io_op_queue.h"
 #include "io/throttle_queue.h"
 
 namespace kvtier {
@@ -44,7 +45,7 @@ class ThrottledIoEngine final : public IoEngine {
   void do_submit(std::vector<IoOp> ops) override {
     std::unique_lock<std::mutex> lock(mutex_);
     if (is_stopped_ || !start_thread()) {
-      const Status refusal = is_stopped_ ? cancelled() : no_thread();
+      const Status refusal = is_stopped_ ? cancelled_op() : no_thread();
       for (const IoOp& op : ops) results_.push_back({op.user_data, refusal, 0});
       lock.unlock();
       call_back();
@@ -89,7 +90,7 @@ class ThrottledIoEngine final : public IoEngine {
     std::size_t num_new = 0;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      std::vector<IoResult> drained = queue_.drain(cancelled());
+      std::vector<IoResult> drained = queue_.drain(cancelled_op());
       num_new = drained.size();
       for (IoResult& result : drained) results_.push_back(std::move(result));
     }
@@ -111,9 +112,6 @@ class ThrottledIoEngine final : public IoEngine {
   }
   void do_close_after_fork() override { beneath_->close_after_fork(); }
 
-  static Status cancelled() {
-    return Status(StatusCode::kCancelled, "cannot run op: the I/O engine was stopped before");
-  }
   static Status no_thread() { return Status::from_errno(EAGAIN, "cannot start thread"); }
 
   void call_back() {

@@ -28,7 +28,7 @@ Result<std::unique_ptr<IoEngine>> make_uring_io_engine(Clock&, UringIoOptions) {
 #include <system_error>
 #include <thread>
 
-#include "io/blocked_signals.h"
+#include "base/blocked_signals.h"
 #include "io/uring_loop.h"
 
 namespace kvtier {

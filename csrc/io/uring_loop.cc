@@ -321,10 +321,6 @@ UringState::~UringState() {
   if (wake_fd >= 0) ::close(wake_fd);
 }
 
-Status cancelled_op() {
-  return Status(StatusCode::kCancelled, "cannot run op: the I/O engine was stopped before");
-}
-
 void publish_results(UringState& state, std::unique_lock<std::mutex>& lock,
                      std::vector<IoResult> results) {
   if (results.empty()) return;

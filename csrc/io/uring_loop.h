@@ -81,8 +81,6 @@ void publish_results(UringState& state, std::unique_lock<std::mutex>& lock,
                      std::vector<IoResult> results);
 /// Makes the thread look at the queue and the flags. With the mutex held.
 void wake_ring_thread(UringState& state);
-/// The result of ops that stop() found waiting.
-Status cancelled_op();
 /// The thread: makes the ring, says how that went, and serves it until stop().
 void run_ring_thread(const std::shared_ptr<UringState>& state, std::promise<Status> started);
 

@@ -29,8 +29,7 @@ struct StoreOptions {
   /// Of the threads engine; 0: as many as suit the CPUs that this process may use.
   std::uint32_t num_io_threads = 0;
   EvictionMode eviction = EvictionMode::kAdaptive;
-  /// Threads that copy for jobs and help with large copies; 0: the CPUs of the process' affinity,
-  /// less one.
+  /// Threads that copy for jobs and help with large copies; 0: the usable CPUs, less one.
   std::uint32_t num_copy_threads = 0;
   bool has_checksum = true;
   bool is_deleted_on_exit = false;

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "io/io_op_queue.h"
 #include "testing/sim_disk_state.h"
 
 namespace kvtier::testing {
@@ -109,8 +110,7 @@ void SimIoQueue::cancel_waiting() {
   std::vector<IoResult> cancelled;
   for (auto& queue : waiting_) {
     for (IoOp& op : queue) {
-      const char* why = "cannot run op: the I/O engine was stopped before";
-      cancelled.push_back({op.user_data, Status(StatusCode::kCancelled, why), 0});
+      cancelled.push_back({op.user_data, cancelled_op(), 0});
     }
     queue.clear();
   }
