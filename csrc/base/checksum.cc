@@ -2,6 +2,7 @@
 #include "base/checksum.h"
 
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/checksum_kernels.h"
@@ -30,8 +31,8 @@ void store_little_endian(unsigned char* target, Integer value) {
   }
 }
 
-void fill_root_tail(std::size_t num_bytes, const ChecksumSeed& seed, unsigned char* tail) {
-  store_little_endian(tail, static_cast<std::uint64_t>(num_bytes));
+void fill_root_tail(std::uint64_t num_bytes, const ChecksumSeed& seed, unsigned char* tail) {
+  store_little_endian(tail, num_bytes);
   std::memcpy(tail + 8, seed.key.bytes.data(), 16);
   std::memcpy(tail + 24, seed.namespace_id.bytes.data(), 16);
   store_little_endian(tail + 40, seed.part_index);
@@ -56,6 +57,34 @@ std::uint64_t copy_and_checksum_part(std::span<std::byte> target, std::span<cons
   fill_root_tail(source.size(), seed, tail);
   return kernels_in_use().copy_and_checksum_part(reinterpret_cast<unsigned char*>(target.data()),
                                                  raw(source.data()), source.size(), tail);
+}
+
+void digest_leaves(std::span<const std::byte> data, std::span<std::uint64_t> digests) {
+  KVTIER_CHECK(digests.size() == num_leaves_of(data.size()));
+  auto* bytes = reinterpret_cast<unsigned char*>(digests.data());
+  kernels_in_use().digest_leaves(raw(data.data()), data.size(), bytes);
+  for (std::uint64_t& digest : digests) {
+    const auto* place = reinterpret_cast<const unsigned char*>(&digest);
+    std::uint64_t value = 0;
+    for (std::size_t byte_index = 0; byte_index < sizeof value; ++byte_index) {
+      value |= std::uint64_t{place[byte_index]} << (8 * byte_index);
+    }
+    digest = value;
+  }
+}
+
+std::uint64_t checksum_digests(std::span<const std::uint64_t> digests, std::uint64_t length_bytes,
+                               const ChecksumSeed& seed) {
+  KVTIER_CHECK(digests.size() == num_leaves_of(length_bytes));
+  std::vector<unsigned char> root(digests.size_bytes() + kRootTailBytes);
+  unsigned char* place = root.data();
+  for (const std::uint64_t digest : digests) {
+    store_little_endian(place, digest);
+    place += sizeof digest;
+  }
+  fill_root_tail(length_bytes, seed, place);
+  // A hash with seed 0 is the hash without a seed, which the root is.
+  return kernels_in_use().checksum_metadata(root.data(), root.size(), 0);
 }
 
 void copy_bytes(std::span<std::byte> target, std::span<const std::byte> source) {

@@ -29,6 +29,19 @@ std::uint64_t checksum_part(std::span<const std::byte> data, const ChecksumSeed&
 std::uint64_t copy_and_checksum_part(std::span<std::byte> target, std::span<const std::byte> source,
                                      const ChecksumSeed& seed);
 
+/// How many leaf digests a part of that length has.
+constexpr std::size_t num_leaves_of(std::uint64_t length_bytes) {
+  return static_cast<std::size_t>((length_bytes + kLeafBytes - 1) / kLeafBytes);
+}
+
+/// The leaf digests of `data`, in order. digests: uint64[num_leaves_of(data.size())].
+void digest_leaves(std::span<const std::byte> data, std::span<std::uint64_t> digests);
+
+/// checksum_part() of a part of `length_bytes` from its leaf digests, wherever they were computed.
+/// digests: uint64[num_leaves_of(length_bytes)].
+std::uint64_t checksum_digests(std::span<const std::uint64_t> digests, std::uint64_t length_bytes,
+                               const ChecksumSeed& seed);
+
 /// Copies `source` to `target` (equal lengths, not overlapping); long ones past the caches.
 void copy_bytes(std::span<std::byte> target, std::span<const std::byte> source);
 
