@@ -28,10 +28,45 @@ Status check_piece(const CopyPiece& piece, std::size_t piece_index) {
 
 }  // namespace
 
-Result<Event> Device::create_event() {
+Result<std::byte*> Device::allocate(std::uint64_t length_bytes) {
   Status failed = failure();
   if (!failed.is_ok()) return failed;
-  return do_create_event();
+  return do_allocate(length_bytes);
+}
+
+void Device::deallocate(std::byte* memory) {
+  if (memory != nullptr) do_deallocate(memory);
+}
+
+Result<std::byte*> Device::allocate_page_locked(std::uint64_t length_bytes) {
+  Status failed = failure();
+  if (!failed.is_ok()) return failed;
+  return do_allocate_page_locked(length_bytes);
+}
+
+void Device::deallocate_page_locked(std::byte* memory) {
+  if (memory != nullptr) do_deallocate_page_locked(memory);
+}
+
+Status Device::page_lock(std::span<std::byte> memory) {
+  Status failed = failure();
+  return failed.is_ok() ? do_page_lock(memory) : failed;
+}
+
+void Device::page_unlock(std::byte* memory) {
+  if (memory != nullptr) do_page_unlock(memory);
+}
+
+Result<std::uint64_t> Device::identify_memory(const std::byte* address) {
+  Status failed = failure();
+  if (!failed.is_ok()) return failed;
+  return do_identify_memory(address);
+}
+
+Result<Event> Device::create_event(EventUse use) {
+  Status failed = failure();
+  if (!failed.is_ok()) return failed;
+  return do_create_event(use);
 }
 
 void Device::destroy_event(Event event) {
@@ -41,6 +76,11 @@ void Device::destroy_event(Event event) {
 Status Device::record_event(Event event, StreamId stream) {
   Status failed = failure();
   return failed.is_ok() ? do_record_event(event, stream) : failed;
+}
+
+Status Device::order_stream_after(StreamId stream, Event event) {
+  Status failed = failure();
+  return failed.is_ok() ? do_order_stream_after(stream, event) : failed;
 }
 
 Result<bool> Device::query_event(Event event) {
@@ -54,7 +94,31 @@ Status Device::wait_event(Event event, TimeNs deadline_ns) {
   return failed.is_ok() ? do_wait_event(event, deadline_ns) : failed;
 }
 
-Result<Event> Device::submit_copies(std::span<const CopyPiece> pieces, Event ready) {
+Result<TimeNs> Device::elapsed_ns(Event begin, Event end) {
+  Status failed = failure();
+  if (!failed.is_ok()) return failed;
+  return do_elapsed_ns(begin, end);
+}
+
+Result<LaneId> Device::create_lane(LanePriority priority) {
+  Status failed = failure();
+  if (!failed.is_ok()) return failed;
+  return do_create_lane(priority);
+}
+
+void Device::destroy_lane(LaneId lane) { do_destroy_lane(lane); }
+
+Status Device::order_lane_after(LaneId lane, Event event) {
+  Status failed = failure();
+  return failed.is_ok() ? do_order_lane_after(lane, event) : failed;
+}
+
+Status Device::record_lane(LaneId lane, Event event) {
+  Status failed = failure();
+  return failed.is_ok() ? do_record_lane(lane, event) : failed;
+}
+
+Status Device::submit_copies(LaneId lane, std::span<const CopyPiece> pieces) {
   Status failed = failure();
   if (!failed.is_ok()) return failed;
   std::uint64_t length_bytes = 0;
@@ -63,11 +127,49 @@ Result<Event> Device::submit_copies(std::span<const CopyPiece> pieces, Event rea
     if (!refused.is_ok()) return refused;
     length_bytes += pieces[index].length_bytes;
   }
-  Result<Event> done = do_submit_copies(pieces, ready);
-  if (!done.is_ok()) return done;
+  Status submitted = do_submit_copies(lane, pieces);
+  if (!submitted.is_ok()) return submitted;
   num_batches_.fetch_add(1, std::memory_order_relaxed);
   submitted_bytes_.fetch_add(length_bytes, std::memory_order_relaxed);
-  return done;
+  return submitted;
+}
+
+Result<std::uint32_t> Device::create_fragment_table(const FragmentTable& table) {
+  Status failed = failure();
+  if (!failed.is_ok()) return failed;
+  return do_create_fragment_table(table);
+}
+
+void Device::destroy_fragment_table(std::uint32_t table_id) { do_destroy_fragment_table(table_id); }
+
+Status Device::submit_block_copy(LaneId lane, const BlockCopy& op) {
+  Status failed = failure();
+  if (!failed.is_ok()) return failed;
+  if (op.places.size() > kBlockPlacesMax || op.num_ctas == 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "cannot copy blocks: num_places=" + std::to_string(op.places.size()) +
+                      " num_places_max=" + std::to_string(kBlockPlacesMax) +
+                      " num_ctas=" + std::to_string(op.num_ctas));
+  }
+  return do_submit_block_copy(lane, op);
+}
+
+Status check_block_copy(const BlockCopy& op, const FragmentTable& table) {
+  const std::uint64_t num_leaves_max = op.places.size() * std::uint64_t{table.leaves_per_block()};
+  if (std::uint64_t{op.first_leaf} + op.num_leaves > num_leaves_max) {
+    return Status(StatusCode::kInvalidArgument,
+                  "cannot copy leaves out of range: first_leaf=" + std::to_string(op.first_leaf) +
+                      " num_leaves=" + std::to_string(op.num_leaves) +
+                      " num_leaves_max=" + std::to_string(num_leaves_max));
+  }
+  for (const BlockPlace& place : op.places) {
+    if (place.block_id < 0 || static_cast<std::uint64_t>(place.block_id) >= table.num_blocks()) {
+      return Status(StatusCode::kInvalidArgument,
+                    "cannot copy block out of range: block_id=" + std::to_string(place.block_id) +
+                        " num_blocks=" + std::to_string(table.num_blocks()));
+    }
+  }
+  return Status::ok();
 }
 
 }  // namespace kvtier

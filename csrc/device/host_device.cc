@@ -2,56 +2,75 @@
 #include "device/host_device.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 namespace kvtier {
 namespace {
 
-TimeNs later(TimeNs time_ns, TimeNs delay_ns) {
-  return time_ns >= kNeverNs - delay_ns ? kNeverNs : time_ns + delay_ns;
-}
+constexpr std::size_t kAllocationAlignment = 4096;
 
-void copy(std::span<const CopyPiece> pieces) {
-  for (const CopyPiece& piece : pieces) {
-    if (piece.length_bytes > 0) std::memcpy(piece.target, piece.source, piece.length_bytes);
-  }
-}
-
-// What a failing device leaves: some pieces whole, one in part, the rest untouched.
-void copy_half(std::span<const CopyPiece> pieces) {
-  const std::size_t num_whole = pieces.size() / 2;
-  copy(pieces.first(num_whole));
-  if (num_whole == pieces.size()) return;
-  CopyPiece torn = pieces[num_whole];
-  torn.length_bytes /= 2;
-  copy({&torn, 1});
+Status unknown(const char* what, std::uint64_t id) {
+  return Status(StatusCode::kInvalidArgument,
+                std::string("cannot use unknown ") + what + std::to_string(id));
 }
 
 }  // namespace
+
+HostDevice::~HostDevice() {
+  for (const auto& [memory, length_bytes] : allocations_) std::free(memory);
+}
 
 void HostDevice::set_copy_delay_ns(TimeNs delay_ns) {
   std::lock_guard<std::mutex> lock(mutex_);
   copy_delay_ns_ = delay_ns;
 }
 
-void HostDevice::set_event_delay_ns(TimeNs delay_ns) {
+void HostDevice::submit_kernel(StreamId stream, TimeNs duration_ns, std::function<void()> run) {
   std::lock_guard<std::mutex> lock(mutex_);
-  event_delay_ns_ = delay_ns;
+  Op op;
+  op.kind = OpKind::kKernel;
+  op.duration_ns = duration_ns;
+  op.run = std::move(run);
+  KVTIER_CHECK(push(streams_[stream.stream_id], std::move(op)).is_ok());
 }
 
-void HostDevice::fail_batch_after(std::uint64_t num_batches, Status failure) {
+void HostDevice::fail_copy_after(std::uint64_t num_copies, Status failure) {
   KVTIER_CHECK(!failure.is_ok());
   std::lock_guard<std::mutex> lock(mutex_);
-  failing_batch_id_ = last_batch_id_ + num_batches + 1;
-  batch_failure_ = std::move(failure);
+  failing_copy_ = num_copies_ + num_copies + 1;
+  copy_failure_ = std::move(failure);
 }
 
 void HostDevice::fail_device(Status failure) {
   KVTIER_CHECK(!failure.is_ok());
   std::lock_guard<std::mutex> lock(mutex_);
+  fail_locked(std::move(failure));
+}
+
+void HostDevice::fail_locked(Status failure) {
   if (failure_.is_ok()) failure_ = std::move(failure);
-  batches_.clear();
+  for (Queue& lane : lanes_) lane.ops.clear();
+  streams_.clear();
+  num_ops_ = 0;
+}
+
+void HostDevice::set_page_lock_limit_bytes(std::uint64_t limit_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  page_lock_limit_bytes_ = limit_bytes;
+}
+
+std::uint64_t HostDevice::page_locked_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::uint64_t sum_bytes = 0;
+  for (const auto& [memory, length_bytes] : page_locked_) sum_bytes += length_bytes;
+  return sum_bytes;
+}
+
+void HostDevice::set_memory_unified(bool is_unified) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  is_memory_unified_ = is_unified;
 }
 
 std::size_t HostDevice::run_due() {
@@ -61,62 +80,83 @@ std::size_t HostDevice::run_due() {
 
 TimeNs HostDevice::next_due_ns() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return batches_.empty() ? kNeverNs : batches_[due_batch_index()].due_ns;
+  TimeNs next_ns = kNeverNs;
+  const auto look_at = [&](const Queue& queue) {
+    if (queue.ops.empty() || is_blocked(queue.ops.front())) return;
+    next_ns = std::min(next_ns, end_ns_of(queue, queue.ops.front()));
+  };
+  for (const Queue& lane : lanes_) look_at(lane);
+  for (const auto& [stream_id, queue] : streams_) look_at(queue);
+  return next_ns;
 }
 
-// The first by time, then by submission. Requires a batch.
-std::size_t HostDevice::due_batch_index() const {
-  const auto first = std::min_element(
-      batches_.begin(), batches_.end(),
-      [](const Batch& one, const Batch& other) { return one.due_ns < other.due_ns; });
-  return static_cast<std::size_t>(first - batches_.begin());
+DeviceInfo HostDevice::do_info() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {"host", DeviceKind::kHost, is_memory_unified_, true, true, "host", ""};
 }
 
-std::size_t HostDevice::run_due_locked() {
-  std::size_t num_ended = 0;
-  while (!batches_.empty()) {
-    const std::size_t index = due_batch_index();
-    if (batches_[index].due_ns >= kNeverNs || batches_[index].due_ns > clock_.now_ns()) break;
-    const Batch batch = std::move(batches_[index]);
-    batches_.erase(batches_.begin() + static_cast<std::ptrdiff_t>(index));
-    ++num_ended;
-    if (batch.is_failing) {
-      copy_half(batch.pieces);
-      failure_ = batch_failure_;
-      batches_.clear();
-      break;
-    }
-    copy(batch.pieces);
+Result<std::byte*> HostDevice::do_allocate(std::uint64_t length_bytes) {
+  const std::uint64_t padded_bytes =
+      (length_bytes + kAllocationAlignment - 1) / kAllocationAlignment * kAllocationAlignment;
+  auto* memory = static_cast<std::byte*>(
+      std::aligned_alloc(kAllocationAlignment, std::max(padded_bytes, kAllocationAlignment)));
+  if (memory == nullptr) {
+    return Status(StatusCode::kExhausted,
+                  "cannot allocate memory: need_bytes=" + std::to_string(length_bytes));
   }
-  return num_ended;
+  std::lock_guard<std::mutex> lock(mutex_);
+  allocations_[memory] = length_bytes;
+  return memory;
 }
 
-Result<Event> HostDevice::add_event(const EventState& state) {
+void HostDevice::do_deallocate(std::byte* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  KVTIER_CHECK(allocations_.erase(memory) == 1);
+  std::free(memory);
+}
+
+Result<std::byte*> HostDevice::do_allocate_page_locked(std::uint64_t length_bytes) {
+  return do_allocate(length_bytes);
+}
+
+void HostDevice::do_deallocate_page_locked(std::byte* memory) { do_deallocate(memory); }
+
+Status HostDevice::do_page_lock(std::span<std::byte> memory) {
+  const std::uint64_t locked_bytes = page_locked_bytes();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (memory.size() > page_lock_limit_bytes_ - std::min(page_lock_limit_bytes_, locked_bytes)) {
+    return Status(StatusCode::kExhausted,
+                  "cannot page-lock memory: need_bytes=" + std::to_string(memory.size()) +
+                      " limit_bytes=" + std::to_string(page_lock_limit_bytes_));
+  }
+  page_locked_[memory.data()] = memory.size();
+  return Status::ok();
+}
+
+void HostDevice::do_page_unlock(std::byte* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  KVTIER_CHECK(page_locked_.erase(memory) == 1);
+}
+
+void HostDevice::forget_memory(const std::byte* address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  forgotten_.insert(address);
+}
+
+Result<std::uint64_t> HostDevice::do_identify_memory(const std::byte* address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (address != nullptr && !forgotten_.contains(address)) return std::uint64_t{1};
+  return Status(StatusCode::kInvalidArgument, "cannot use memory that is not there");
+}
+
+Result<Event> HostDevice::do_create_event(EventUse /*use*/) {
+  std::lock_guard<std::mutex> lock(mutex_);
   if (events_.size() == kEventsMax) {
     return Status(StatusCode::kExhausted,
                   "cannot create event: num_events_max=" + std::to_string(kEventsMax));
   }
-  events_[++last_event_id_] = state;
+  events_[++last_event_id_] = nullptr;
   return Event{last_event_id_};
-}
-
-Result<HostDevice::EventState> HostDevice::find_recorded(Event event) const {
-  const auto entry = events_.find(event.event_id);
-  if (entry != events_.end() && entry->second.is_recorded) return entry->second;
-  const char* why = entry == events_.end() ? "cannot use unknown event: event_id="
-                                           : "cannot use event before it was recorded: event_id=";
-  return Status(StatusCode::kInvalidArgument, why + std::to_string(event.event_id));
-}
-
-bool HostDevice::is_complete(const EventState& state) const {
-  if (state.complete_ns >= kNeverNs || state.complete_ns > clock_.now_ns()) return false;
-  return std::none_of(batches_.begin(), batches_.end(),
-                      [&state](const Batch& batch) { return batch.batch_id == state.batch_id; });
-}
-
-Result<Event> HostDevice::do_create_event() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return add_event({});
 }
 
 void HostDevice::do_destroy_event(Event event) {
@@ -124,52 +164,153 @@ void HostDevice::do_destroy_event(Event event) {
   events_.erase(event.event_id);
 }
 
-Status HostDevice::do_record_event(Event event, StreamId /*stream*/) {
-  std::lock_guard<std::mutex> lock(mutex_);
+Result<std::shared_ptr<HostDevice::Point>> HostDevice::find_recorded(Event event) const {
   const auto entry = events_.find(event.event_id);
-  if (entry == events_.end()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "cannot record unknown event: event_id=" + std::to_string(event.event_id));
+  if (entry == events_.end()) return unknown("event: event_id=", event.event_id);
+  if (entry->second != nullptr) return entry->second;
+  return Status(StatusCode::kInvalidArgument, "cannot use event before it was recorded: event_id=" +
+                                                  std::to_string(event.event_id));
+}
+
+Result<HostDevice::Queue*> HostDevice::find_lane(LaneId lane) {
+  if (lane.lane_index >= lanes_.size()) return unknown("lane: lane_index=", lane.lane_index);
+  return &lanes_[lane.lane_index];
+}
+
+Status HostDevice::record(Event event, Queue& queue) {
+  const auto entry = events_.find(event.event_id);
+  if (entry == events_.end()) return unknown("event: event_id=", event.event_id);
+  entry->second = std::make_shared<Point>();
+  if (queue.ops.empty()) {
+    *entry->second = {true, clock_.now_ns()};
+    return Status::ok();
   }
-  entry->second = {true, later(clock_.now_ns(), event_delay_ns_), 0};
-  return Status::ok();
+  Op op;
+  op.kind = OpKind::kRecord;
+  op.point = entry->second;
+  return push(queue, std::move(op));
+}
+
+Status HostDevice::order_after(Queue& queue, Event event) {
+  Result<std::shared_ptr<Point>> found = find_recorded(event);
+  if (!found.is_ok()) return found.status();
+  if (queue.ops.empty() && found.value()->is_complete) return Status::ok();
+  Op op;
+  op.kind = OpKind::kWait;
+  op.point = found.value();
+  return push(queue, std::move(op));
+}
+
+Status HostDevice::do_record_event(Event event, StreamId stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record(event, streams_[stream.stream_id]);
+}
+
+Status HostDevice::do_order_stream_after(StreamId stream, Event event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return order_after(streams_[stream.stream_id], event);
 }
 
 Result<bool> HostDevice::do_query_event(Event event) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Result<EventState> found = find_recorded(event);
+  Result<std::shared_ptr<Point>> found = find_recorded(event);
   if (!found.is_ok()) return found.status();
-  return is_complete(found.value());
+  return found.value()->is_complete;
 }
 
 Status HostDevice::do_wait_event(Event event, TimeNs deadline_ns) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Result<EventState> found = find_recorded(event);
+  Result<std::shared_ptr<Point>> found = find_recorded(event);
   if (!found.is_ok()) return found.status();
   run_due_locked();
   if (!failure_.is_ok()) return failure_;
-  if (is_complete(found.value())) return Status::ok();
+  if (found.value()->is_complete) return Status::ok();
   return Status(StatusCode::kTimeout,
                 "cannot wait for event: event_id=" + std::to_string(event.event_id) +
                     " deadline_ns=" + std::to_string(deadline_ns));
 }
 
-Result<Event> HostDevice::do_submit_copies(std::span<const CopyPiece> pieces, Event ready) {
+Result<TimeNs> HostDevice::do_elapsed_ns(Event begin, Event end) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Result<EventState> found = find_recorded(ready);
-  if (!found.is_ok()) return found.status();
-  if (batches_.size() == kBatchesInFlightMax) {
-    return Status(StatusCode::kExhausted,
-                  "cannot copy: num_batches_max=" + std::to_string(kBatchesInFlightMax));
+  Result<std::shared_ptr<Point>> first = find_recorded(begin);
+  Result<std::shared_ptr<Point>> last = find_recorded(end);
+  if (!first.is_ok()) return first.status();
+  if (!last.is_ok()) return last.status();
+  if (!first.value()->is_complete || !last.value()->is_complete) {
+    return Status(StatusCode::kBusy, "cannot measure between events: not both are complete");
   }
-  const TimeNs ready_ns = std::max(found.value().complete_ns, clock_.now_ns());
-  const TimeNs due_ns = later(ready_ns, copy_delay_ns_);
-  Result<Event> done = add_event({true, due_ns, last_batch_id_ + 1});
-  if (!done.is_ok()) return done;
-  Batch batch{++last_batch_id_, due_ns, {pieces.begin(), pieces.end()}, false};
-  batch.is_failing = batch.batch_id == failing_batch_id_;
-  batches_.push_back(std::move(batch));
-  return done;
+  return last.value()->complete_ns - first.value()->complete_ns;
+}
+
+Result<LaneId> HostDevice::do_create_lane(LanePriority /*priority*/) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!spare_lanes_.empty()) {
+    const LaneId spare = spare_lanes_.back();
+    spare_lanes_.pop_back();
+    return spare;
+  }
+  if (lanes_.size() == kLanesMax) {
+    return Status(StatusCode::kExhausted,
+                  "cannot create lane: num_lanes_max=" + std::to_string(kLanesMax));
+  }
+  lanes_.emplace_back();
+  return LaneId{static_cast<std::uint32_t>(lanes_.size() - 1)};
+}
+
+void HostDevice::do_destroy_lane(LaneId lane) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  spare_lanes_.push_back(lane);
+}
+
+Status HostDevice::do_order_lane_after(LaneId lane, Event event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Result<Queue*> queue = find_lane(lane);
+  return queue.is_ok() ? order_after(*queue.value(), event) : queue.status();
+}
+
+Status HostDevice::do_record_lane(LaneId lane, Event event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Result<Queue*> queue = find_lane(lane);
+  return queue.is_ok() ? record(event, *queue.value()) : queue.status();
+}
+
+Status HostDevice::do_submit_copies(LaneId lane, std::span<const CopyPiece> pieces) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Result<Queue*> queue = find_lane(lane);
+  if (!queue.is_ok()) return queue.status();
+  Op op;
+  op.kind = OpKind::kCopies;
+  op.pieces.assign(pieces.begin(), pieces.end());
+  return push(*queue.value(), std::move(op));
+}
+
+Result<std::uint32_t> HostDevice::do_create_fragment_table(const FragmentTable& table) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  tables_[++last_table_id_] = std::make_shared<const FragmentTable>(table);
+  return last_table_id_;
+}
+
+void HostDevice::do_destroy_fragment_table(std::uint32_t table_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  tables_.erase(table_id);
+}
+
+Status HostDevice::do_submit_block_copy(LaneId lane, const BlockCopy& block_copy) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Result<Queue*> queue = find_lane(lane);
+  if (!queue.is_ok()) return queue.status();
+  const auto table = tables_.find(block_copy.table_id);
+  if (table == tables_.end()) return unknown("fragment table: table_id=", block_copy.table_id);
+  Status good = check_block_copy(block_copy, *table->second);
+  if (!good.is_ok()) return good;
+  Op op;
+  op.kind = OpKind::kBlockCopy;
+  op.table = table->second;
+  op.places.assign(block_copy.places.begin(), block_copy.places.end());
+  op.block_copy = block_copy;
+  // The vector's storage moves along with the op, so the span stays good.
+  op.block_copy.places = op.places;
+  return push(*queue.value(), std::move(op));
 }
 
 Status HostDevice::do_failure() {

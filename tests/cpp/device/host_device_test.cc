@@ -16,12 +16,23 @@ class HostDeviceWorld final : public DeviceWorld {
     memory_.push_back(std::make_unique<std::vector<std::byte>>(length_bytes));
     return *memory_.back();
   }
-  void record_late(Event event) override {
-    host.set_event_delay_ns(kLateNs);
-    REQUIRE(host.record_event(event, {}).is_ok());
-    host.set_event_delay_ns(0);
+  std::span<std::byte> make_page_locked(std::size_t length_bytes) override {
+    return make_memory(length_bytes);
+  }
+  void write(std::span<std::byte> memory, std::span<const std::byte> bytes) override {
+    std::copy(bytes.begin(), bytes.end(), memory.begin());
+  }
+  std::vector<std::byte> read(std::span<const std::byte> memory) override {
+    return {memory.begin(), memory.end()};
+  }
+  void write_late(StreamId stream, std::span<std::byte> memory,
+                  std::vector<std::byte> bytes) override {
+    host.submit_kernel(stream, kLateNs, [memory, bytes = std::move(bytes)] {
+      std::copy(bytes.begin(), bytes.end(), memory.begin());
+    });
   }
   void end_late_work() override { clock.advance_ns(kLateNs); }
+  StreamId make_stream() override { return {++last_stream_id_}; }
   void settle() override { host.run_due(); }
 
   SimClock clock;
@@ -30,21 +41,22 @@ class HostDeviceWorld final : public DeviceWorld {
  private:
   static constexpr TimeNs kLateNs = 5 * kNsPerMs;
   std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
+  std::uint64_t last_stream_id_ = 0;
 };
 
 TEST_CASE("the host device keeps the contract") {
   check_device_conformance([] { return std::make_unique<HostDeviceWorld>(); });
 }
 
-TEST_CASE("a batch is copied its delay after the ready event and not before") {
+TEST_CASE("a copy arrives its delay after the ready event and not before") {
   HostDeviceWorld world;
   const auto source = world.make_memory(100);
   const auto target = world.make_memory(100);
   fill_payload({1, 0}, 0, source);
-  const Event ready = world.recorded_event();
+  const Event ready = world.recorded_event({1});
   world.host.set_copy_delay_ns(1000);
   const TimeNs start_ns = world.clock.now_ns();
-  const Event done = world.submit({piece_of(source, target)}, ready);
+  const Event done = world.copy(world.make_lane(), {piece_of(source, target)}, ready);
   CHECK(world.host.next_due_ns() == start_ns + 1000);
   world.clock.advance_ns(999);
   CHECK(world.host.run_due() == 0);
@@ -58,32 +70,53 @@ TEST_CASE("a batch is copied its delay after the ready event and not before") {
   CHECK(world.host.next_due_ns() == kNeverNs);
 }
 
-TEST_CASE("a batch behind an event that never completes is never copied") {
+TEST_CASE("a copy behind a kernel that never ends is never made") {
   HostDeviceWorld world;
   const auto source = world.make_memory(100);
   const auto target = world.make_memory(100);
-  const Event ready = world.recorded_event();
-  world.host.set_event_delay_ns(kNeverNs);
-  REQUIRE(world.host.record_event(ready, {}).is_ok());
+  world.host.submit_kernel({7}, kNeverNs, [] {});
+  const Event ready = world.recorded_event({7});
   world.host.set_copy_delay_ns(kNsPerS);
-  const Event done = world.submit({piece_of(source, target)}, ready);
+  const Event done = world.copy(world.make_lane(), {piece_of(source, target)}, ready);
   world.clock.advance_ns(kNsPerS * 1000);
   CHECK(world.host.run_due() == 0);
   CHECK_FALSE(world.is_complete(done));
 }
 
-TEST_CASE("a failing batch fails the device for good and nothing is copied after it") {
+TEST_CASE("lanes run beside each other and each in order") {
+  HostDeviceWorld world;
+  const auto source = world.make_memory(8);
+  const auto target = world.make_memory(8);
+  const LaneId first = world.make_lane();
+  const LaneId second = world.make_lane();
+  const Event ready = world.recorded_event({1});
+  world.host.set_copy_delay_ns(100);
+  const Event one = world.copy(first, {piece_of(source, target)}, ready);
+  const Event two = world.copy(first, {piece_of(source, target)}, ready);
+  const Event beside = world.copy(second, {piece_of(source, target)}, ready);
+  world.clock.advance_ns(100);
+  CHECK(world.host.run_due() == 2);
+  CHECK(world.is_complete(one));
+  CHECK(world.is_complete(beside));
+  CHECK_FALSE(world.is_complete(two));
+  world.clock.advance_ns(100);
+  CHECK(world.host.run_due() == 1);
+  CHECK(world.is_complete(two));
+}
+
+TEST_CASE("a failing copy fails the device for good and nothing is copied after it") {
   HostDeviceWorld world;
   const auto source = world.make_memory(4000);
   const auto first = world.make_memory(4000);
   const auto second = world.make_memory(4000);
   const auto third = world.make_memory(4000);
   fill_payload({1, 0}, 0, source);
-  const Event ready = world.recorded_event();
-  world.host.fail_batch_after(1, Status(StatusCode::kIoError, "as asked"));
-  world.submit({piece_of(source, first)}, ready);
-  const Event failing = world.submit({piece_of(source, second)}, ready);
-  world.submit({piece_of(source, third)}, ready);
+  const LaneId lane = world.make_lane();
+  const Event ready = world.recorded_event({1});
+  world.host.fail_copy_after(1, Status(StatusCode::kIoError, "as asked"));
+  world.copy(lane, {piece_of(source, first)}, ready);
+  const Event failing = world.copy(lane, {piece_of(source, second)}, ready);
+  world.copy(lane, {piece_of(source, third)}, ready);
   CHECK(world.host.failure().is_ok());
   CHECK(world.host.run_due() == 2);
   CHECK(are_equal(source, first));
@@ -94,24 +127,28 @@ TEST_CASE("a failing batch fails the device for good and nothing is copied after
   CHECK(world.host.wait_event(failing, kNeverNs).code() == StatusCode::kIoError);
   CHECK(world.host.create_event().status().code() == StatusCode::kIoError);
   CHECK(world.host.record_event(ready, {}).code() == StatusCode::kIoError);
-  CHECK(world.host.submit_copies({}, ready).status().code() == StatusCode::kIoError);
+  CHECK(world.host.submit_copies(lane, {}).code() == StatusCode::kIoError);
   world.host.fail_device(Status(StatusCode::kClosed, "later"));
   CHECK(world.host.failure().message() == "as asked");
 }
 
-TEST_CASE("events and batches are bounded") {
+TEST_CASE("events, lanes and ops are bounded") {
   HostDeviceWorld world;
-  const Event ready = world.recorded_event();
+  const LaneId lane = world.make_lane();
   world.host.set_copy_delay_ns(1);
-  for (std::size_t index = 0; index < Device::kBatchesInFlightMax; ++index) world.submit({}, ready);
-  CHECK(world.host.submit_copies({}, ready).status().code() == StatusCode::kExhausted);
-  world.clock.advance_ns(1);
-  CHECK(world.host.run_due() == Device::kBatchesInFlightMax);
-  CHECK(world.host.submit_copies({}, ready).is_ok());
+  for (std::size_t index = 0; index < HostDevice::kOpsInFlightMax; ++index) {
+    REQUIRE(world.host.submit_copies(lane, {}).is_ok());
+  }
+  CHECK(world.host.submit_copies(lane, {}).code() == StatusCode::kExhausted);
+  world.clock.advance_ns(HostDevice::kOpsInFlightMax);
+  CHECK(world.host.run_due() == HostDevice::kOpsInFlightMax);
+  CHECK(world.host.submit_copies(lane, {}).is_ok());
   std::size_t num_created = 0;
   while (world.host.create_event().is_ok()) ++num_created;
-  CHECK(num_created == Device::kEventsMax - Device::kBatchesInFlightMax - 2);
+  CHECK(num_created == Device::kEventsMax);
   CHECK(world.host.create_event().status().code() == StatusCode::kExhausted);
+  while (world.host.create_lane(LanePriority::kSave).is_ok()) ++num_created;
+  CHECK(num_created == Device::kEventsMax + Device::kLanesMax - 1);
 }
 
 }  // namespace
