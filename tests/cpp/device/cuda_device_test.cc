@@ -1,0 +1,169 @@
+// The CUDA device over a driver of the tests' own: that its ops reach the kernels, what it does
+// without a driver or kernels, and that a lost context ends it. A real GPU is in tests/gpu.
+#include "device/cuda_device.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+
+#include "device/block_copy_conformance.h"
+#include "device/fake_cuda_driver.h"
+
+namespace kvtier::testing {
+namespace {
+
+constexpr unsigned char kImage[4] = {1, 2, 3, 4};
+
+std::unique_ptr<Device> make_device(FakeCudaDriver& fake,
+                                    std::span<const unsigned char> image = kImage) {
+  auto device = make_cuda_device(fake.driver(), 0, image);
+  REQUIRE_MESSAGE(device.is_ok(), device.status().to_string());
+  return std::move(device).value();
+}
+
+class FakeCudaWorld final : public BlockCopyWorld {
+ public:
+  ~FakeCudaWorld() override {
+    device_.reset();
+    CHECK(FakeCudaDriver::state().num_contexts == 0);
+    CHECK(FakeCudaDriver::state().context_depth == 0);
+  }
+  std::span<std::byte> make_memory(std::size_t length_bytes) override {
+    return {device_->allocate(length_bytes).value(), length_bytes};
+  }
+  std::span<std::byte> make_page_locked(std::size_t length_bytes) override {
+    std::byte* memory = device_->allocate_page_locked(length_bytes).value();
+    std::fill_n(memory, length_bytes, std::byte{0});
+    return {memory, length_bytes};
+  }
+  void write(std::span<std::byte> memory, std::span<const std::byte> bytes) override {
+    std::copy(bytes.begin(), bytes.end(), memory.begin());
+  }
+  std::vector<std::byte> read(std::span<const std::byte> memory) override {
+    return {memory.begin(), memory.end()};
+  }
+  void run(const FragmentTable& table, BlockCopy op) override {
+    op.table_id = device_->create_fragment_table(table).value();
+    const Status submitted = device_->submit_block_copy(lane_, op);
+    REQUIRE_MESSAGE(submitted.is_ok(), submitted.to_string());
+    device_->destroy_fragment_table(op.table_id);
+  }
+
+ private:
+  FakeCudaDriver fake_;
+  std::unique_ptr<Device> device_ = make_device(fake_);
+  LaneId lane_ = device_->create_lane(LanePriority::kLoad).value();
+};
+
+TEST_CASE("the CUDA device hands kernels what they need for blocks of every shape") {
+  check_block_copy_conformance([] { return std::make_unique<FakeCudaWorld>(); }, 16 * 1024);
+}
+
+TEST_CASE("without a driver the reason is said and nothing else happens") {
+  const auto missing = load_cuda_driver("libkvtier_no_such_driver.so.1");
+  REQUIRE_FALSE(missing.is_ok());
+  CHECK(missing.status().code() == StatusCode::kUnsupported);
+  CHECK(missing.status().message().find("libkvtier_no_such_driver") != std::string::npos);
+  const auto foreign = load_cuda_driver("libm.so.6");
+  REQUIRE_FALSE(foreign.is_ok());
+  CHECK(foreign.status().message().find("has no cuInit") != std::string::npos);
+}
+
+TEST_CASE("a driver that is too old, broken or without devices is refused") {
+  FakeCudaDriver fake;
+  CHECK(start_cuda_driver(fake.driver()).is_ok());
+  FakeCudaDriver::state().version = 11080;
+  CHECK(start_cuda_driver(fake.driver()).message().find("version=11080") != std::string::npos);
+  FakeCudaDriver::state().version = 13000;
+  FakeCudaDriver::state().init_result = 100;
+  CHECK(start_cuda_driver(fake.driver()).message().find("result=100") != std::string::npos);
+  FakeCudaDriver::state().init_result = kCudaSuccess;
+  FakeCudaDriver::state().num_devices = 0;
+  CHECK(start_cuda_driver(fake.driver()).code() == StatusCode::kUnsupported);
+  CHECK(make_cuda_device(fake.driver(), 0, kImage).status().code() == StatusCode::kUnsupported);
+}
+
+TEST_CASE("kernels that do not load leave the copy engine, and the note says so") {
+  FakeCudaDriver fake;
+  CHECK(make_device(fake, {})->info().note.find("nvcc") != std::string::npos);
+  FakeCudaDriver::state().module_result = 222;
+  const std::unique_ptr<Device> device = make_device(fake);
+  CHECK_FALSE(device->info().has_kernels);
+  CHECK(device->info().note.find("result=222") != std::string::npos);
+  const LaneId lane = device->create_lane(LanePriority::kSave).value();
+  CHECK(device->submit_block_copy(lane, {}).code() == StatusCode::kUnsupported);
+  const auto source = make_payload({1, 0}, 100);
+  std::vector<std::byte> target(100);
+  const CopyPiece piece{source.data(), target.data(), 100};
+  CHECK(device->submit_copies(lane, {&piece, 1}).is_ok());
+  CHECK(source == target);
+}
+
+TEST_CASE("many pieces go in one batch, or one by one where the driver takes no batch") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  const LaneId lane = device->create_lane(LanePriority::kSave).value();
+  const auto source = make_payload({1, 0}, 4000);
+  std::vector<std::byte> target(4000);
+  const std::vector<CopyPiece> pieces = {
+      {source.data(), target.data(), 1000}, {}, {source.data() + 1000, target.data() + 1000, 3000}};
+  auto& state = FakeCudaDriver::state();
+  const std::size_t num_copies_before = state.num_copies;
+  REQUIRE(device->submit_copies(lane, pieces).is_ok());
+  CHECK(state.num_batches == 1);
+  CHECK(state.num_copies == num_copies_before);
+  CHECK(source == target);
+  target.assign(4000, std::byte{0});
+  state.batch_result = kCudaErrorNotSupported;
+  REQUIRE(device->submit_copies(lane, pieces).is_ok());
+  CHECK(source == target);
+  target.assign(4000, std::byte{0});
+  fake.driver().copy_batch = nullptr;
+  REQUIRE(device->submit_copies(lane, pieces).is_ok());
+  CHECK(source == target);
+  CHECK(state.num_copies == num_copies_before + 4);
+  CHECK(device->failure().is_ok());
+}
+
+TEST_CASE("streams that are another device's or being captured are refused") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  const Event event = device->create_event().value();
+  auto& state = FakeCudaDriver::state();
+  state.foreign_stream = reinterpret_cast<CudaStream>(0x77777);
+  CHECK(device->record_event(event, {0x88888}).is_ok());
+  CHECK(device->record_event(event, {0x77777}).message().find("another device") !=
+        std::string::npos);
+  state.capture_status = 1;
+  const Status captured = device->record_event(event, {0});
+  CHECK(captured.code() == StatusCode::kInvalidArgument);
+  CHECK(captured.message().find("captured") != std::string::npos);
+  CHECK(device->failure().is_ok());
+}
+
+TEST_CASE("a lost context ends the device for good, a refused call does not") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  CHECK(device->allocate(1ull << 50).status().code() == StatusCode::kExhausted);
+  CHECK(device->failure().is_ok());
+  const Event event = device->create_event().value();
+  REQUIRE(device->record_event(event, {0}).is_ok());
+  FakeCudaDriver::state().query_result = 700;
+  CHECK(device->query_event(event).status().message().find("device lost") != std::string::npos);
+  FakeCudaDriver::state().query_result = kCudaSuccess;
+  CHECK(device->failure().message().find("result=700") != std::string::npos);
+  CHECK(device->query_event(event).status().code() == StatusCode::kIoError);
+  CHECK(device->allocate(100).status().code() == StatusCode::kIoError);
+}
+
+TEST_CASE("a device whose lanes are busy is left as it is") {
+  FakeCudaDriver fake;
+  std::unique_ptr<Device> device = make_device(fake);
+  (void)device->create_lane(LanePriority::kLoad);
+  FakeCudaDriver::state().is_busy = true;
+  device.reset();
+  CHECK(FakeCudaDriver::state().num_contexts == 1);
+}
+
+}  // namespace
+}  // namespace kvtier::testing
