@@ -1,0 +1,305 @@
+// What the transfer engine's thread does: chooses jobs and methods, feeds the pipes, ends jobs.
+// Thread safety: see the header of the implementation.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "transfer/transfer_engine_impl.h"
+
+namespace kvtier::transfer {
+namespace {
+
+// While chunks are in flight. A chunk takes 150 us or so and others wait behind it, so this need
+// not be shorter to keep the link busy.
+constexpr TimeNs kPollNs = 30 * kNsPerUs;
+// How many waiting jobs are asked whether they are ready while the first is not.
+constexpr std::size_t kReadyLooksMax = 8;
+
+// Copies of a block to one place twice over would leave a mix.
+Status check_distinct(const std::vector<std::int64_t>& block_ids) {
+  std::vector<std::int64_t> sorted = block_ids;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return Status::ok();
+  return Status(StatusCode::kInvalidArgument,
+                "cannot load a block twice in one job: block_id=" + std::to_string(*twice));
+}
+
+}  // namespace
+
+TimeNs TransferEngine::Impl::advance() {
+  device_.progress();
+  take_inbox();
+  bool is_busy = false;
+  // Loads first, whenever both have something to do: a caller waits for them.
+  for (const auto direction_name : {TransferDirection::kLoad, TransferDirection::kSave}) {
+    Direction& direction = directions_[static_cast<std::size_t>(direction_name)];
+    direction.pipe->collect();
+    end_jobs(direction);
+    drop_cancelled(direction);
+    submit_chunks(direction);
+    end_jobs(direction);
+    is_busy = is_busy || !direction.active.empty() || !direction.queued.empty();
+  }
+  return is_busy ? clock_.now_ns() + kPollNs : kNeverNs;
+}
+
+void TransferEngine::Impl::take_inbox() {
+  std::vector<JobPointer> arrived;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    arrived.swap(inbox_);
+  }
+  for (JobPointer& job : arrived) {
+    directions_[static_cast<std::size_t>(job->direction)].queued.push_back(std::move(job));
+  }
+}
+
+// Those of which nothing was submitted. The others end when what is in flight has ended.
+void TransferEngine::Impl::drop_cancelled(Direction& direction) {
+  const bool has_failed = !device_.failure().is_ok();
+  std::deque<JobPointer> kept;
+  for (JobPointer& job : direction.queued) {
+    if (has_failed) job->status = device_.failure();
+    if (has_failed || job->is_cancelled.load(std::memory_order_relaxed)) {
+      end_job(job);
+    } else {
+      kept.push_back(std::move(job));
+    }
+  }
+  direction.queued = std::move(kept);
+}
+
+// The first whose stream has come so far; the very first when nothing else is under way, since the
+// device can wait for its stream by itself and then begins at once.
+TransferEngine::Impl::JobPointer TransferEngine::Impl::choose_next(Direction& direction) {
+  const std::size_t num_looks = std::min(direction.queued.size(), kReadyLooksMax);
+  std::size_t chosen = num_looks;
+  for (std::size_t index = 0; index < num_looks && chosen == num_looks; ++index) {
+    const Result<bool> is_ready = device_.query_event(direction.queued[index]->ready);
+    if (!is_ready.is_ok() || is_ready.value()) chosen = index;
+  }
+  if (chosen == num_looks) {
+    if (direction.queued.empty() || direction.pipe->has_chunks()) return nullptr;
+    chosen = 0;
+  }
+  JobPointer job = std::move(direction.queued[chosen]);
+  direction.queued.erase(direction.queued.begin() + static_cast<std::ptrdiff_t>(chosen));
+  return job;
+}
+
+void TransferEngine::Impl::submit_chunks(Direction& direction) {
+  TransferPipe& pipe = *direction.pipe;
+  const TimeNs begin_ns = clock_.now_ns();
+  const std::uint64_t num_chunks_before = pipe.num_chunks();
+  while (pipe.has_room() && pipe.broken().is_ok()) {
+    if (direction.current == nullptr) {
+      direction.current = choose_next(direction);
+      if (direction.current == nullptr) break;
+      direction.current->status = begin_job(*direction.current);
+      direction.active.push_back(direction.current);
+    }
+    TransferJob& job = *direction.current;
+    if (job.status.is_ok() && !job.is_cancelled.load(std::memory_order_relaxed)) {
+      pipe.submit_chunk(direction.current);
+      if (job.status.is_ok() && job.is_submitted()) publish_done(job, direction);
+    }
+    const bool is_over = !job.status.is_ok() || job.is_submitted() ||
+                         job.is_cancelled.load(std::memory_order_relaxed);
+    if (is_over) direction.current = nullptr;
+  }
+  if (!pipe.broken().is_ok()) {
+    // Its last chunk may be under way for ever; whoever asks is told so.
+    for (JobPointer& job : direction.queued) {
+      job->status = pipe.broken();
+      end_job(job);
+    }
+    direction.queued.clear();
+  }
+  if (pipe.num_chunks() == num_chunks_before) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_.num_chunks += pipe.num_chunks() - num_chunks_before;
+  stats_.submit_ns += clock_.now_ns() - begin_ns;
+}
+
+Status TransferEngine::Impl::begin_job(TransferJob& job) {
+  if (job.direction == TransferDirection::kLoad) {
+    Status distinct = check_distinct(job.block_ids);
+    if (!distinct.is_ok()) return distinct;
+  }
+  Status good = check_memory(*job.attachment);
+  if (!good.is_ok()) return good;
+  const MethodSet allowed = allowed_methods(job);
+  job.method = job.wanted_method;
+  if (job.method == TransferMethod::kAuto) {
+    const FragmentTable& table = job.attachment->table;
+    std::lock_guard<std::mutex> lock(mutex_);
+    job.method = model_.choose(job.direction, table.block_bytes() / table.fragments().size(),
+                               job.num_bytes(), allowed);
+  } else if (!allowed.is_allowed[static_cast<std::size_t>(job.method)]) {
+    return Status(StatusCode::kUnsupported,
+                  std::string("cannot use method here: ") + method_name(job.method));
+  }
+  Result<Event> begin = device_.create_event(EventUse::kTiming);
+  if (!begin.is_ok()) return begin.status();
+  job.begin = begin.value();
+  if (job.is_hashed()) job.digests.resize(job.num_leaves());
+  return Status::ok();
+}
+
+// An address that is no longer what it was would end the whole process' use of the device.
+Status TransferEngine::Impl::check_memory(const Attachment& attachment) {
+  for (std::size_t index = 0; index < attachment.memory.size(); ++index) {
+    const auto& [address, identity] = attachment.memory[index];
+    const Result<std::uint64_t> found = device_.identify_memory(address);
+    if (found.is_ok() && found.value() == identity) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  "cannot use tensor that was freed: tensor_index=" + std::to_string(index));
+  }
+  return Status::ok();
+}
+
+MethodSet TransferEngine::Impl::allowed_methods(const TransferJob& job) const {
+  MethodSet allowed;
+  auto& is_allowed = allowed.is_allowed;
+  auto& zero_copy = is_allowed[static_cast<std::size_t>(TransferMethod::kZeroCopy)];
+  auto& staged = is_allowed[static_cast<std::size_t>(TransferMethod::kStaged)];
+  staged = device_info_.has_kernels && !device_info_.is_memory_unified;
+  zero_copy = device_info_.has_kernels && device_info_.can_kernels_reach_host;
+  if (zero_copy && device_info_.kind != DeviceKind::kHost) {
+    const std::uint64_t block_bytes = job.attachment->table.block_bytes();
+    zero_copy = std::all_of(job.slots.begin(), job.slots.end(), [&](const std::byte* slot) {
+      return ranges_.contains(slot, block_bytes);
+    });
+  }
+  // One memory: a kernel that reads and writes it is all there is to do.
+  if (zero_copy && device_info_.is_memory_unified && job.wanted_method == TransferMethod::kAuto) {
+    is_allowed[static_cast<std::size_t>(TransferMethod::kCopyEngine)] = false;
+  }
+  return allowed;
+}
+
+void TransferEngine::Impl::publish_done(TransferJob& job, Direction& direction) {
+  Result<Event> made = device_.create_event(EventUse::kTiming);
+  if (!made.is_ok()) {
+    // The job itself is fine; only that nobody can be ordered after it before it has ended.
+    return;
+  }
+  const Status recorded = direction.pipe->record_done(job, made.value());
+  if (!recorded.is_ok()) {
+    device_.destroy_event(made.value());
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  job.done = made.value();
+  job.is_done_recorded = true;
+  jobs_changed_.notify_all();
+}
+
+// Whether nothing of the job is on the device any more.
+bool TransferEngine::Impl::has_left_pipe(const TransferJob& job) {
+  if (job.num_chunks_in_flight > 0) return false;
+  const bool has_stopped = !job.status.is_ok() || job.is_cancelled.load(std::memory_order_relaxed);
+  if (!job.is_submitted()) return has_stopped;
+  if (!job.is_done_recorded) return true;
+  const Result<bool> is_done = device_.query_event(job.done);
+  return !is_done.is_ok() || is_done.value();
+}
+
+void TransferEngine::Impl::end_jobs(Direction& direction) {
+  std::erase_if(direction.active, [&](const JobPointer& job) {
+    if (!has_left_pipe(*job)) return false;
+    if (direction.current == job) direction.current = nullptr;
+    end_job(job);
+    return true;
+  });
+}
+
+void TransferEngine::Impl::end_job(const JobPointer& job) {
+  TransferResult result;
+  fill_result(*job, result);
+  const auto direction = static_cast<std::size_t>(job->direction);
+  const auto method = static_cast<std::size_t>(job->method);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (result.status.is_ok() || result.status.code() == StatusCode::kCorrupt) {
+    const FragmentTable& table = job->attachment->table;
+    ++stats_.jobs[direction][method];
+    stats_.moved_bytes[direction][method] += result.moved_bytes;
+    model_.correct(job->direction, job->method, table.block_bytes() / table.fragments().size(),
+                   job->num_bytes(), result.device_ns);
+  }
+  if (result.status.code() == StatusCode::kCorrupt) {
+    stats_.corrupt_blocks += result.undefined_block_ids.size();
+  } else if (result.status.code() == StatusCode::kCancelled) {
+    ++stats_.cancelled_jobs;
+  } else if (!result.status.is_ok()) {
+    ++stats_.failed_jobs;
+  }
+  release_events(*job);
+  job->result = std::move(result);
+  job->digests = {};
+  job->is_ended = true;
+  --num_running_;
+  jobs_changed_.notify_all();
+}
+
+void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result) {
+  result.job_id = job.job_id;
+  result.direction = job.direction;
+  result.method = job.method;
+  result.status = job.status;
+  if (result.status.is_ok() && !job.is_submitted()) {
+    result.status = Status(StatusCode::kCancelled, "job was cancelled");
+  }
+  if (!result.status.is_ok()) {
+    // Which of them were reached is not worth knowing: none can be relied on.
+    if (job.direction == TransferDirection::kLoad) result.undefined_block_ids = job.block_ids;
+    return;
+  }
+  result.moved_bytes = job.num_bytes();
+  if (job.is_done_recorded && job.has_begun) {
+    const Result<TimeNs> elapsed_ns = device_.elapsed_ns(job.begin, job.done);
+    if (elapsed_ns.is_ok()) result.device_ns = elapsed_ns.value();
+  }
+  if (job.is_hashed()) check_sums(job, result);
+}
+
+// Saves: gives the checksums. Loads: compares them.
+void TransferEngine::Impl::check_sums(const TransferJob& job, TransferResult& result) const {
+  const FragmentTable& table = job.attachment->table;
+  const std::size_t num_parts = table.parts().size();
+  const std::span<const std::uint64_t> digests(job.digests);
+  for (std::size_t block = 0; block < job.block_ids.size(); ++block) {
+    ChecksumSeed seed = job.seeds[block];
+    bool is_right = true;
+    for (std::size_t part_index = 0; part_index < num_parts; ++part_index) {
+      const FragmentTable::Part& part = table.parts()[part_index];
+      seed.part_index = static_cast<std::uint32_t>(part_index);
+      const std::size_t first = block * table.leaves_per_block() + part.first_leaf;
+      const std::uint64_t sum = checksum_digests(
+          digests.subspan(first, num_leaves_of(part.length_bytes)), part.length_bytes, seed);
+      if (job.direction == TransferDirection::kSave) {
+        result.checksums.push_back(sum);
+      } else {
+        is_right = is_right && sum == job.expected[block * num_parts + part_index];
+      }
+    }
+    if (!is_right) result.undefined_block_ids.push_back(job.block_ids[block]);
+  }
+  if (result.undefined_block_ids.empty()) return;
+  result.status =
+      Status(StatusCode::kCorrupt,
+             "loaded blocks are not what was saved: num_blocks=" +
+                 std::to_string(result.undefined_block_ids.size()) +
+                 " first_block_id=" + std::to_string(result.undefined_block_ids.front()));
+}
+
+void TransferEngine::Impl::release_events(TransferJob& job) {
+  for (Event* event : {&job.ready, &job.begin, &job.done}) {
+    device_.destroy_event(*event);
+    *event = {};
+  }
+}
+
+}  // namespace kvtier::transfer

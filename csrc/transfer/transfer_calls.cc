@@ -1,0 +1,342 @@
+// What callers do with a transfer engine's insides. Thread-safe.
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/blocked_signals.h"
+#include "transfer/transfer_engine_impl.h"
+
+namespace kvtier::transfer {
+namespace {
+
+// A wait is cut into pieces, so that kNeverNs cannot overflow the library's clock arithmetic.
+constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
+// The thread looks at chunks in flight about so often; the system's default would make it late.
+constexpr unsigned long kTimerSlackNs = 2000;
+
+std::chrono::nanoseconds piece_until(TimeNs now_ns, TimeNs deadline_ns) {
+  return std::chrono::nanoseconds(std::clamp<TimeNs>(deadline_ns - now_ns, 0, kWaitPieceNs));
+}
+
+Status refused(const std::string& reason) {
+  return Status(StatusCode::kInvalidArgument, "cannot transfer blocks: " + reason);
+}
+
+}  // namespace
+
+TransferEngine::Impl::Impl(Device& device, Clock& clock, const TransferOptions& options)
+    : device_(device),
+      clock_(clock),
+      options_(options),
+      device_info_(device.info()),
+      ranges_(device),
+      note_(device_info_.note) {}
+
+TransferEngine::Impl::~Impl() {
+  const bool is_idle = close(clock_.now_ns());
+  for (auto& [job_id, job] : jobs_) release_events(*job);
+  for (auto& [attachment_id, attachment] : attachments_) {
+    device_.destroy_fragment_table(attachment->table_id);
+  }
+  for (Direction& direction : directions_) {
+    // What the device may still write to must not be given back.
+    if (!is_idle) static_cast<void>(direction.pipe.release());
+  }
+}
+
+Status TransferEngine::Impl::start() {
+  for (std::size_t index = 0; index < kNumDirections; ++index) {
+    auto pipe = TransferPipe::create(
+        device_, {static_cast<TransferDirection>(index), options_.chunk_bytes, options_.max_ctas});
+    if (!pipe.is_ok()) return pipe.status();
+    directions_[index].pipe = std::move(pipe).value();
+    stats_.staging_bytes += directions_[index].pipe->staging_bytes();
+  }
+  if (!options_.has_thread) return Status::ok();
+  const BlockedSignals blocked;
+  try {
+    thread_ = std::thread([this] { run_thread(); });
+  } catch (const std::system_error& error) {
+    return Status::from_errno(error.code().value(), "cannot start thread");
+  }
+  pthread_setname_np(thread_.native_handle(), "kvtier-transfer");
+  return Status::ok();
+}
+
+void TransferEngine::Impl::run_thread() {
+  ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  while (true) {
+    const TimeNs next_ns = advance();
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!is_woken_ && !is_stopped_) {
+      const TimeNs now_ns = clock_.now_ns();
+      if (now_ns >= next_ns) break;
+      thread_woken_.wait_for(lock, piece_until(now_ns, next_ns));
+    }
+    if (is_stopped_) return;
+    is_woken_ = false;
+  }
+}
+
+void TransferEngine::Impl::wake_locked() {
+  is_woken_ = true;
+  thread_woken_.notify_one();
+}
+
+bool TransferEngine::Impl::close(TimeNs deadline_ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  is_closed_ = true;
+  for (const auto& [job_id, job] : jobs_) job->is_cancelled.store(true, std::memory_order_relaxed);
+  wake_locked();
+  const bool is_idle = wait_for(lock, deadline_ns, [this] { return num_running_ == 0; });
+  is_stopped_ = true;
+  thread_woken_.notify_one();
+  lock.unlock();
+  if (thread_.joinable()) thread_.join();
+  return is_idle;
+}
+
+// ---- Attachments ----
+
+Result<AttachmentId> TransferEngine::Impl::attach(std::span<const layout::TensorPlace> tensors,
+                                                  std::span<const layout::FragmentPlace> fragments,
+                                                  std::span<const std::uint64_t> part_bytes) {
+  Result<FragmentTable> table = layout::make_fragment_table(tensors, fragments, part_bytes);
+  if (!table.is_ok()) return table.status();
+  auto attachment = std::make_shared<Attachment>(Attachment{std::move(table).value(), 0, {}});
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    Result<std::uint64_t> identity = device_.identify_memory(tensors[index].base);
+    if (!identity.is_ok()) {
+      return Status(identity.status().code(),
+                    identity.status().message() + " tensor_index=" + std::to_string(index));
+    }
+    attachment->memory.emplace_back(tensors[index].base, identity.value());
+  }
+  if (device_info_.has_kernels) {
+    Result<std::uint32_t> table_id = device_.create_fragment_table(attachment->table);
+    if (!table_id.is_ok()) return table_id.status();
+    attachment->table_id = table_id.value();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  attachments_[++last_attachment_id_] = std::move(attachment);
+  return last_attachment_id_;
+}
+
+Status TransferEngine::Impl::detach(AttachmentId attachment_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = attachments_.find(attachment_id);
+  if (found == attachments_.end()) {
+    return refused("unknown attachment: attachment_id=" + std::to_string(attachment_id));
+  }
+  for (const auto& [job_id, job] : jobs_) {
+    if (!job->is_ended && job->attachment == found->second) {
+      return Status(StatusCode::kBusy, "cannot detach while a job is under way: attachment_id=" +
+                                           std::to_string(attachment_id) +
+                                           " job_id=" + std::to_string(job_id));
+    }
+  }
+  if (device_info_.has_kernels) device_.destroy_fragment_table(found->second->table_id);
+  attachments_.erase(found);
+  return Status::ok();
+}
+
+// ---- Jobs ----
+
+Status TransferEngine::Impl::check_request(const TransferRequest& request,
+                                           const Attachment& attachment) const {
+  const std::size_t num_blocks = request.block_ids.size();
+  const std::size_t num_sums = num_blocks * attachment.table.parts().size();
+  if (num_blocks == 0) return refused("no blocks");
+  if (request.slots.size() != num_blocks) {
+    return refused("num_blocks=" + std::to_string(num_blocks) +
+                   " num_slots=" + std::to_string(request.slots.size()));
+  }
+  if (!request.seeds.empty() && request.seeds.size() != num_blocks) {
+    return refused("num_blocks=" + std::to_string(num_blocks) +
+                   " num_seeds=" + std::to_string(request.seeds.size()));
+  }
+  const bool is_checked = request.direction == TransferDirection::kLoad && !request.seeds.empty();
+  if (request.checksums.size() != (is_checked ? num_sums : 0)) {
+    return refused("num_checksums=" + std::to_string(request.checksums.size()) + ", not " +
+                   std::to_string(is_checked ? num_sums : 0));
+  }
+  for (std::size_t index = 0; index < num_blocks; ++index) {
+    const std::int64_t block_id = request.block_ids[index];
+    if (block_id < 0 || static_cast<std::uint64_t>(block_id) >= attachment.table.num_blocks()) {
+      return refused("block out of range: index=" + std::to_string(index) +
+                     " block_id=" + std::to_string(block_id) +
+                     " num_blocks=" + std::to_string(attachment.table.num_blocks()));
+    }
+    if (request.slots[index] == nullptr) {
+      return refused("slot without address: index=" + std::to_string(index));
+    }
+  }
+  return Status::ok();
+}
+
+Result<TransferEngine::Impl::JobPointer> TransferEngine::Impl::make_job(
+    const TransferRequest& request) {
+  std::shared_ptr<const Attachment> attachment;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_) return Status(StatusCode::kClosed, "cannot transfer blocks: engine is closed");
+    const auto found = attachments_.find(request.attachment_id);
+    if (found != attachments_.end()) attachment = found->second;
+  }
+  if (attachment == nullptr) {
+    return refused("unknown attachment: attachment_id=" + std::to_string(request.attachment_id));
+  }
+  Status good = check_request(request, *attachment);
+  if (!good.is_ok()) return good;
+  auto job = std::make_shared<TransferJob>();
+  job->direction = request.direction;
+  job->attachment = std::move(attachment);
+  job->block_ids.assign(request.block_ids.begin(), request.block_ids.end());
+  job->slots.assign(request.slots.begin(), request.slots.end());
+  job->seeds.assign(request.seeds.begin(), request.seeds.end());
+  job->expected.assign(request.checksums.begin(), request.checksums.end());
+  job->wanted_method = request.method;
+  return job;
+}
+
+Result<TransferJobId> TransferEngine::Impl::submit(const TransferRequest& request) {
+  Result<JobPointer> made = make_job(request);
+  if (!made.is_ok()) return made.status();
+  const JobPointer job = std::move(made).value();
+  // In this very thread: the stream may be its own default one, and the order is that of the call.
+  Result<Event> ready = device_.create_event();
+  if (!ready.is_ok()) return ready.status();
+  job->ready = ready.value();
+  Status recorded = device_.record_event(job->ready, request.stream);
+  if (!recorded.is_ok()) {
+    device_.destroy_event(job->ready);
+    return recorded;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (is_closed_ || jobs_.size() >= options_.num_jobs_max) {
+    device_.destroy_event(job->ready);
+    if (is_closed_) return Status(StatusCode::kClosed, "cannot transfer blocks: engine is closed");
+    return Status(StatusCode::kExhausted,
+                  "cannot transfer blocks: num_jobs_max=" + std::to_string(options_.num_jobs_max));
+  }
+  job->job_id = ++last_job_id_;
+  jobs_[job->job_id] = job;
+  inbox_.push_back(job);
+  ++num_running_;
+  wake_locked();
+  return job->job_id;
+}
+
+void TransferEngine::Impl::cancel(TransferJobId job_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = jobs_.find(job_id);
+  if (found == jobs_.end()) return;
+  found->second->is_cancelled.store(true, std::memory_order_relaxed);
+  wake_locked();
+}
+
+template <typename Predicate>
+bool TransferEngine::Impl::wait_for(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns,
+                                    const Predicate& is_done) {
+  if (!options_.has_thread && !is_done()) {
+    lock.unlock();
+    advance();
+    lock.lock();
+    return is_done();
+  }
+  while (!is_done()) {
+    const TimeNs now_ns = clock_.now_ns();
+    if (now_ns >= deadline_ns) return false;
+    jobs_changed_.wait_for(lock, piece_until(now_ns, deadline_ns));
+  }
+  return true;
+}
+
+bool TransferEngine::Impl::wait(TransferJobId job_id, TimeNs deadline_ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = jobs_.find(job_id);
+  if (found == jobs_.end()) return true;
+  const JobPointer job = found->second;
+  return wait_for(lock, deadline_ns, [&job] { return job->is_ended; });
+}
+
+Status TransferEngine::Impl::order_stream_after(TransferJobId job_id, StreamId stream,
+                                                TimeNs deadline_ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = jobs_.find(job_id);
+  if (found == jobs_.end()) {
+    return Status(StatusCode::kNotFound, "cannot wait for job: job_id=" + std::to_string(job_id));
+  }
+  const JobPointer job = found->second;
+  const bool is_known =
+      wait_for(lock, deadline_ns, [&job] { return job->is_done_recorded || job->is_ended; });
+  if (!is_known) {
+    return Status(StatusCode::kTimeout,
+                  "cannot wait for job: not submitted yet: job_id=" + std::to_string(job_id));
+  }
+  // Ended: there is nothing left to come after.
+  if (job->is_ended) return Status::ok();
+  return device_.order_stream_after(stream, job->done);
+}
+
+TransferResult TransferEngine::Impl::take_result_locked(
+    std::map<TransferJobId, JobPointer>::iterator found) {
+  TransferResult result = std::move(found->second->result);
+  jobs_.erase(found);
+  return result;
+}
+
+void TransferEngine::Impl::poll(std::vector<TransferResult>& results) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto place = jobs_.begin(); place != jobs_.end();) {
+    const auto found = place++;
+    if (found->second->is_ended) results.push_back(take_result_locked(found));
+  }
+}
+
+Result<TransferResult> TransferEngine::Impl::take(TransferJobId job_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = jobs_.find(job_id);
+  if (found == jobs_.end()) {
+    return Status(StatusCode::kNotFound, "cannot find job: job_id=" + std::to_string(job_id));
+  }
+  if (!found->second->is_ended) {
+    return Status(StatusCode::kBusy, "job is under way: job_id=" + std::to_string(job_id));
+  }
+  return take_result_locked(found);
+}
+
+TransferStats TransferEngine::Impl::stats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TransferStats stats = stats_;
+  stats.page_locked_bytes = ranges_.num_bytes();
+  return stats;
+}
+
+MethodModel TransferEngine::Impl::model() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return model_;
+}
+
+void TransferEngine::Impl::set_model(const MethodModel& model) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  model_ = model;
+}
+
+void TransferEngine::Impl::add_note(const std::string& text) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!note_.empty()) note_ += "; ";
+  note_ += text;
+}
+
+std::string TransferEngine::Impl::note() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return note_;
+}
+
+}  // namespace kvtier::transfer

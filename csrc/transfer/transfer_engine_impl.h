@@ -1,0 +1,117 @@
+// The insides of TransferEngine: what callers reach, under one mutex, and what only the engine's
+// thread (or whoever drives advance()) touches.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "transfer/page_locked_ranges.h"
+#include "transfer/transfer_engine.h"
+#include "transfer/transfer_job.h"
+#include "transfer/transfer_pipe.h"
+
+namespace kvtier::transfer {
+
+class TransferEngine::Impl {
+ public:
+  Impl(Device& device, Clock& clock, const TransferOptions& options);
+  ~Impl();
+
+  /// Takes lanes and memory, then starts the thread.
+  Status start();
+
+  // Of callers; see TransferEngine.
+  Result<AttachmentId> attach(std::span<const layout::TensorPlace> tensors,
+                              std::span<const layout::FragmentPlace> fragments,
+                              std::span<const std::uint64_t> part_bytes);
+  Status detach(AttachmentId attachment_id);
+  Result<TransferJobId> submit(const TransferRequest& request);
+  void cancel(TransferJobId job_id);
+  bool wait(TransferJobId job_id, TimeNs deadline_ns);
+  Status order_stream_after(TransferJobId job_id, StreamId stream, TimeNs deadline_ns);
+  void poll(std::vector<TransferResult>& results);
+  Result<TransferResult> take(TransferJobId job_id);
+  bool close(TimeNs deadline_ns);
+  TimeNs advance();
+
+  PageLockedRanges& ranges() { return ranges_; }
+  TransferStats stats() const;
+  DeviceInfo device_info() const { return device_info_; }
+  MethodModel model() const;
+  void set_model(const MethodModel& model);
+  void add_note(const std::string& text);
+  std::string note() const;
+
+ private:
+  using JobPointer = std::shared_ptr<TransferJob>;
+  /// One direction, of the engine's thread.
+  struct Direction {
+    std::unique_ptr<TransferPipe> pipe;
+    std::deque<JobPointer> queued;   // Nothing of them was submitted.
+    JobPointer current;              // Submitted in part; null: none.
+    std::vector<JobPointer> active;  // All that are in the pipe, the current one included.
+  };
+
+  // Of callers.
+  Status check_request(const TransferRequest& request, const Attachment& attachment) const;
+  Result<JobPointer> make_job(const TransferRequest& request);
+  void run_thread();
+  void wake_locked();
+  // Waits with `lock` until `is_done()`, which runs with it held; a driven engine advances once.
+  template <typename Predicate>
+  bool wait_for(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns, const Predicate& is_done);
+  TransferResult take_result_locked(std::map<TransferJobId, JobPointer>::iterator found);
+
+  // Of the engine's thread.
+  void take_inbox();
+  void drop_cancelled(Direction& direction);
+  void submit_chunks(Direction& direction);
+  JobPointer choose_next(Direction& direction);
+  Status begin_job(TransferJob& job);
+  Status check_memory(const Attachment& attachment);
+  MethodSet allowed_methods(const TransferJob& job) const;
+  void publish_done(TransferJob& job, Direction& direction);
+  void end_jobs(Direction& direction);
+  bool has_left_pipe(const TransferJob& job);
+  void end_job(const JobPointer& job);
+  void fill_result(TransferJob& job, TransferResult& result);
+  void check_sums(const TransferJob& job, TransferResult& result) const;
+  void release_events(TransferJob& job);
+
+  // Constant after start().
+  Device& device_;
+  Clock& clock_;
+  const TransferOptions options_;
+  const DeviceInfo device_info_;
+  PageLockedRanges ranges_;  // Has its own mutex.
+  std::thread thread_;
+
+  // Of the engine's thread.
+  std::array<Direction, kNumDirections> directions_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable thread_woken_;
+  std::condition_variable jobs_changed_;
+  std::map<AttachmentId, std::shared_ptr<const Attachment>> attachments_;
+  std::map<TransferJobId, JobPointer> jobs_;  // Not polled yet.
+  std::vector<JobPointer> inbox_;
+  MethodModel model_;
+  TransferStats stats_;
+  std::string note_;
+  TransferJobId last_job_id_ = 0;
+  AttachmentId last_attachment_id_ = 0;
+  std::size_t num_running_ = 0;  // Jobs that have not ended.
+  bool is_woken_ = false;
+  bool is_closed_ = false;
+  bool is_stopped_ = false;
+};
+
+}  // namespace kvtier::transfer

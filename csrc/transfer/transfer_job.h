@@ -1,0 +1,64 @@
+// TransferJob: one save or load from its submission to its result. Used by the engine's thread,
+// but for the fields that say otherwise.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/fragment_table.h"
+#include "transfer/transfer_types.h"
+
+namespace kvtier::transfer {
+
+/// The tensors of one geometry, known to the device.
+struct Attachment {
+  FragmentTable table;
+  std::uint32_t table_id = 0;
+  /// One address of each tensor and the allocation it lay in; see Device::identify_memory().
+  std::vector<std::pair<const std::byte*, std::uint64_t>> memory;
+};
+
+struct TransferJob {
+  // Constant after submission.
+  TransferJobId job_id = 0;
+  TransferDirection direction = TransferDirection::kSave;
+  std::shared_ptr<const Attachment> attachment;
+  std::vector<std::int64_t> block_ids;
+  std::vector<std::byte*> slots;
+  std::vector<ChecksumSeed> seeds;
+  std::vector<std::uint64_t> expected;
+  TransferMethod wanted_method = TransferMethod::kAuto;
+  Event ready;
+
+  // Of the engine's thread.
+  TransferMethod method = TransferMethod::kAuto;
+  Event begin;  // Recorded when the device reaches the job.
+  bool has_begun = false;
+  bool is_lane_ordered[2] = {};  // Whether the lane was made to wait for `ready`.
+  std::uint64_t next_leaf = 0;
+  std::uint64_t num_chunks = 0;
+  std::uint32_t num_chunks_in_flight = 0;
+  std::vector<std::uint64_t> digests;  // Of all leaves, when there are seeds.
+  Status status;
+
+  // Guarded by the engine's mutex.
+  Event done;  // After the last byte; owned until the result is polled.
+  bool is_done_recorded = false;
+  bool is_ended = false;  // The result is there, and nobody touches the buffers any more.
+  TransferResult result;
+
+  // Atomic, relaxed: a wish, looked at before each chunk.
+  std::atomic<bool> is_cancelled{false};
+
+  bool is_hashed() const { return !seeds.empty(); }
+  std::uint64_t num_leaves() const {
+    return block_ids.size() * std::uint64_t{attachment->table.leaves_per_block()};
+  }
+  std::uint64_t num_bytes() const { return block_ids.size() * attachment->table.block_bytes(); }
+  /// The device-side method that serves an event of the done kind: every chunk was submitted.
+  bool is_submitted() const { return next_leaf == num_leaves(); }
+};
+
+}  // namespace kvtier::transfer
