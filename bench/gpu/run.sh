@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Builds kvtier on a GPU machine that reaches no registry, runs the tests that need its GPU, then
+# measures. Headers that the machine lacks are looked for in carry/ (see pack.sh) and below
+# KVTIER_LIBURING_DIR. Results go to OUT (default: bench/out/gpu). Usage: run.sh [STEP...]; steps are
+# build, test, sanitize and probe; without any: all of them.
+
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+
+root=$PWD
+build=$root/build/gpu
+results=${OUT:-$root/bench/out/gpu}
+steps=${*:-build test sanitize probe}
+mkdir -p "$results"
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
+export KVTIER_LIBURING_DIR=${KVTIER_LIBURING_DIR:-$root/carry/liburing}
+# A machine without its GPU is a failure here, not a reason to skip.
+export KVTIER_GPU_REQUIRED=1
+failed=()
+
+build() {
+  local carried=()
+  [ -f carry/xxhash/xxhash.h ] && carried+=("-DKVTIER_XXHASH_INCLUDE_DIR=$root/carry/xxhash")
+  [ -f carry/doctest/doctest/doctest.h ] && carried+=("-DKVTIER_DOCTEST_INCLUDE_DIR=$root/carry/doctest")
+  local generator=()
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  # Warnings of a compiler that is not the project's own are no errors.
+  cmake -S . -B "$build" "${generator[@]}" "${carried[@]}" -DKVTIER_WERROR=OFF \
+    -DKVTIER_BUILD_TESTS=OFF -DKVTIER_BUILD_GPU_TESTS=ON \
+    "-DKVTIER_CUDA_ARCHS=${KVTIER_CUDA_ARCHS:-90}" &&
+    cmake --build "$build" --target kvtier_gpu_tests kvtier_transfer_probe
+}
+
+run_tests() {
+  (cd "$results" && timeout 150 "$build/kvtier_gpu_tests" --force-colors=false --duration=true)
+}
+
+# The kernels' own test, whose shapes reach every path, and one transfer of each method.
+sanitize() {
+  local status=0 tool
+  for tool in memcheck racecheck; do
+    timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/kvtier_gpu_tests" \
+      --test-case='kernels on the GPU*,a load on the GPU names*' >"$results/$tool.log" 2>&1 || status=1
+    tail -n 4 "$results/$tool.log"
+  done
+  return "$status"
+}
+
+probe() {
+  (cd "$results" && timeout 200 "$build/kvtier_transfer_probe" "$results/transfer_probe.jsonl")
+}
+
+run_step() {
+  local name=$1 begin=$SECONDS
+  shift
+  "$@" >"$results/$name.log" 2>&1
+  local status=$?
+  echo "--- $name: status $status, $((SECONDS - begin)) s"
+  case "$name" in
+    build) [ "$status" -eq 0 ] || grep -E 'error|Error' -A 5 "$results/$name.log" | head -n 60 ;;
+    test) [ "$status" -eq 0 ] && tail -n 40 "$results/$name.log" || tail -n 150 "$results/$name.log" ;;
+    *) cat "$results/$name.log" ;;
+  esac
+  [ "$status" -eq 0 ] || failed+=("$name")
+  return "$status"
+}
+
+for step in $steps; do
+  case "$step" in
+    build) run_step build build || break ;;
+    test) run_step test run_tests ;;
+    sanitize) run_step sanitize sanitize ;;
+    probe) run_step probe probe ;;
+    *) echo "unknown step: $step" >&2; exit 2 ;;
+  esac
+done
+
+if [ "${#failed[@]}" -gt 0 ]; then
+  echo "failed: ${failed[*]}"
+  exit 1
+fi
+echo "all steps passed"
