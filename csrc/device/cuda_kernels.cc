@@ -26,6 +26,8 @@ Result<std::unique_ptr<CudaKernels>> CudaKernels::load(const CudaDriver& driver,
   if (!found.is_ok()) return found;
   Status uploaded = kernels->upload_leaf_hash(upload_stream);
   if (!uploaded.is_ok()) return uploaded;
+  Status warmed = kernels->warm_up(upload_stream);
+  if (!warmed.is_ok()) return warmed;
   return kernels;
 }
 
@@ -66,6 +68,24 @@ Status CudaKernels::upload_leaf_hash(CudaStream stream) {
   if (result == kCudaSuccess) result = driver_.stream_synchronize(stream);
   return result == kCudaSuccess ? Status::ok()
                                 : cuda_status(driver_, result, "prepare the kernels");
+}
+
+// The driver loads a kernel's code when it is first launched, and may wait for the whole device
+// then, which an engine's long kernel would make a long wait.
+Status CudaKernels::warm_up(CudaStream stream) const {
+  cuda::KernelArguments arguments{};
+  arguments.leaves_per_block = 1;
+  arguments.leaves_per_turn = 1;
+  CudaResult result = kCudaSuccess;
+  for (const BlockCopyKind kind :
+       {BlockCopyKind::kGather, BlockCopyKind::kScatter, BlockCopyKind::kHash}) {
+    for (const std::uint64_t alignment_bytes : {16, 4, 1}) {
+      if (result == kCudaSuccess) result = launch(kind, alignment_bytes, 1, arguments, stream);
+    }
+  }
+  if (result == kCudaSuccess) result = driver_.stream_synchronize(stream);
+  if (result == kCudaSuccess) return Status::ok();
+  return Status(StatusCode::kUnsupported, cuda_status(driver_, result, "run kernels").message());
 }
 
 CudaResult CudaKernels::launch(BlockCopyKind kind, std::uint64_t alignment_bytes,

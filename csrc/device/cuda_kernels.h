@@ -35,6 +35,7 @@ class CudaKernels {
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}
   Status find_functions();
   Status upload_leaf_hash(CudaStream stream);
+  Status warm_up(CudaStream stream) const;
 
   const CudaDriver& driver_;
   CudaModule module_ = nullptr;

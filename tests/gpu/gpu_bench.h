@@ -21,6 +21,8 @@ class GpuBench {
  public:
   /// Null: this machine has no GPU that can be used; `reason` says why.
   static std::unique_ptr<GpuBench> open(std::string& reason) {
+    // Else streams share few hardware queues, and one that waits holds up another's work.
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     auto driver = load_cuda_driver();
     if (!driver.is_ok()) {
       reason = driver.status().message();
@@ -79,8 +81,13 @@ class GpuBench {
     return bytes;
   }
 
-  /// A stream that does not wait for the legacy default one.
+  /// A stream that does not wait for the legacy default one; the oldest comes again after six.
   StreamId make_stream() {
+    constexpr std::size_t kStreams = 7;  // One of them is this object's own.
+    if (streams_.size() == kStreams) {
+      next_stream_ = next_stream_ % (kStreams - 1) + 1;
+      return {reinterpret_cast<std::uint64_t>(streams_[next_stream_])};
+    }
     const CudaContextScope scope(driver_, context_);
     CudaStream stream = nullptr;
     must(driver_.stream_create(&stream, 1, 0), "create stream");
@@ -169,6 +176,7 @@ class GpuBench {
   StreamId own_stream_;
   volatile unsigned* flag_ = nullptr;
   std::vector<CudaStream> streams_;
+  std::size_t next_stream_ = 0;
   std::vector<std::byte*> memory_;
   std::vector<std::byte*> page_locked_;
 };
