@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the C++ tests for aarch64 and runs them under an emulator: the vector paths and the byte
 # order of the formats are another machine's. Without liburing, which the emulator has no calls for.
-# Usage: test_aarch64.sh [DOCTEST_OPTION...]; without options the layers below the store, and the
-# store in simulated time.
+# Usage: test_aarch64.sh [DOCTEST_OPTION...]; without options the layers below the store, its index,
+# its tables and its bytes.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,8 @@ tools/run_step.sh "C++ build, aarch64" tools/build_cpp.sh $folder \
   -DKVTIER_LIBURING=OFF -DKVTIER_BUILD_TESTS=ON
 
 if [ $# -eq 0 ]; then
-  set -- '--source-file=*/base/*,*/format/*,*/memory/*,*/store/*' \
-    '--source-file-exclude=*thread*,*stress*,*executor*'
+  # Not the arena's: the emulator has neither huge pages nor mappings that a fork leaves out.
+  set -- '--source-file=*/base/*,*/format/*,*/memory/*,*block_index*,*commit_log*,*right_bytes*' \
+    '--source-file-exclude=*thread*,*executor*,*copy_pool*,*arena*'
 fi
 exec qemu-aarch64 -L /usr/aarch64-linux-gnu $folder/kvtier_cpp_tests "$@"
