@@ -23,7 +23,6 @@ from kvtier.bench.figure import busy_note, load_average, print_figures
 from kvtier.bench.raw_device import detect_medium
 from kvtier.bench.raw_transfer import open_raw_transfer
 from kvtier.bench.simulated_disk import PaperDisk, parse_paper_disk
-from kvtier.bench.verified_reads import open_verified_reads
 from kvtier.block_store import open_store
 from kvtier.errors import ConfigError, TierIOError
 from kvtier.units import MIB, parse_bytes
@@ -121,11 +120,9 @@ def _measure(task: DiskTask, store: BlockStore, source: BlockSource) -> DiskRepo
     store.flush(300)
     op_bytes = find_slot_bytes(task.path)
     depth = task.depth or fitting_depth(op_bytes, mode.get("io", ""))
-    with (
-        open_raw_transfer(depth=depth, op_bytes=op_bytes) as transfer,
-        open_verified_reads(depth=depth, op_bytes=op_bytes) as verified_reads,
-    ):
-        pairs = DiskPairs(store, task.path, source, transfer, verified_reads)
+    num_buffers = max(depth, min(source.num_blocks, 2 * _IN_FLIGHT_BYTES // op_bytes))
+    with open_raw_transfer(depth=depth, op_bytes=op_bytes, num_buffers=num_buffers) as transfer:
+        pairs = DiskPairs(store, task.path, source, transfer)
         if task.paper:
             _run_on_paper(task, task.paper, pairs, depth)
         else:

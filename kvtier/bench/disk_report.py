@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvtier.bench.disk_pairs import Pairs, TimedBytes, median, ratios_of
+from kvtier.bench.disk_pairs import Pairs, TimedBytes, median
 from kvtier.bench.figure import Figure
 from kvtier.units import MIB, format_bytes
 
@@ -19,7 +19,6 @@ GET_RATIO_MIN = 0.95
 SMALL_GET_RATIO_MIN = 0.90
 PUT_RATIO_MIN = 0.90
 CPU_RATIO_MAX = 1.2
-VERIFIED_RATIO_MIN = 0.90
 # Nothing moves faster than the device: more than noise means that the probe is no roof.
 _RATIO_MAX = 1.15
 
@@ -56,7 +55,6 @@ class DiskReport:
             "get": {
                 **_side(self.gets, "bytes_read"),
                 "bytes_got": sum(it.num_bytes for it in self.gets.store),
-                "verified_ratio": median(self.verified_reads.ratios) or None,
                 "cpu_ratio": median(self.verified_reads.cpu_ratios) or None,
             },
             "put": {
@@ -67,7 +65,6 @@ class DiskReport:
                 "read_gb_per_s": rate_of(self.gets.raw),
                 "write_gb_per_s": rate_of(self.fresh_puts.raw),
                 "overwrite_gb_per_s": rate_of(self.overwriting_puts.raw),
-                "verified_read_gb_per_s": rate_of(self.verified_reads.raw),
                 "verified_read_cpu_s_per_gb": _cpu_of(self.verified_reads.raw),
                 "bytes_read": moved_bytes_of(self.gets.raw),
                 "bytes_written": moved_bytes_of(self.fresh_puts.raw)
@@ -98,12 +95,6 @@ class DiskReport:
         ]  # fmt: skip
         cpu_ratios = self.verified_reads.cpu_ratios
         if cpu_ratios:
-            figures += [
-                _ratio(f"disk get / overlapped read + hash + copy, {size}", self.verified_reads,
-                       VERIFIED_RATIO_MIN, is_roof=False),
-                _share(f"overlapped read + hash + copy / raw read, {size}",
-                       self.verified_reads.raw, self.gets.raw),
-            ]  # fmt: skip
             figures.append(
                 Figure(
                     name=f"CPU of a disk get / raw read + hash + copy, {size}",
@@ -170,22 +161,12 @@ def _side(pairs: Pairs, bytes_name: str) -> dict[str, object]:
     }
 
 
-def _share(name: str, roof: Sequence[TimedBytes], raw: Sequence[TimedBytes]) -> Figure:
-    """How much of the device is left for anybody who checks what it reads. No bound: a fact."""
-    ratios = ratios_of([it.gb_per_s for it in roof], [it.gb_per_s for it in raw])
-    return Figure(
-        name=name,
-        value=median(ratios),
-        note=f"{rate_of(roof):.2f} of {rate_of(raw):.2f} GB/s; {_spread(ratios)}",
-    )
-
-
-def _ratio(name: str, pairs: Pairs, at_least: float, *, is_roof: bool = True) -> Figure:
+def _ratio(name: str, pairs: Pairs, at_least: float) -> Figure:
     return Figure(
         name=name,
         value=median(pairs.ratios),
         at_least=at_least,
-        at_most=_RATIO_MAX if is_roof else None,
+        at_most=_RATIO_MAX,
         note=f"{rate_of(pairs.store):.2f} of {rate_of(pairs.raw):.2f} GB/s; "
         f"{_spread(pairs.ratios)}",
     )
