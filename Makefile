@@ -72,6 +72,11 @@ fuzz: ## Fuzz each target for SECONDS=N with libFuzzer
 	@$(STEP) "set-up for fuzzing" tools/setup.sh fuzz
 	@tools/run_fuzzers.sh $(SECONDS)
 
+.PHONY: aarch64
+aarch64: ## Cross-compile the core for aarch64 and run its C++ tests under an emulator (ARGS= for them)
+	@$(STEP) "set-up for aarch64" tools/setup.sh aarch64
+	@tools/test_aarch64.sh $(ARGS)
+
 .PHONY: soak
 soak: build ## Random load with every byte verified, for SECONDS=N
 	@$(PYTHON) bench/soak.py --seconds $(SECONDS) $(ARGS)
