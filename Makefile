@@ -11,7 +11,7 @@ ARGS ?=
 
 PYTHON := .venv/bin/python
 STEP := tools/run_step.sh
-CPP_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' | sort)
+CPP_FILES = $(shell find csrc tests bench -name '*.cc' -o -name '*.h' | sort)
 PYTHON_FILES = setup.py $(wildcard kvtier bench tools tests)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
