@@ -77,6 +77,33 @@ TEST_CASE("a stream that was ordered after a load sees its bytes") {
   CHECK(world.engine->order_stream_after(job_id, compute, 0).code() == StatusCode::kNotFound);
 }
 
+TEST_CASE("a stream that was ordered after a load sees the chunks of both lanes") {
+  // A chunk a block. The other load makes the lane of the second chunk later than that of the last.
+  TransferWorld world({"one chunk", {65536}, {}, 0, 0});
+  world.host.set_copy_delay_ns(kNsPerMs);
+  for (std::uint64_t index = 0; index < 4; ++index) {
+    const auto bytes = world.payload(index + 1);
+    std::copy(bytes.begin(), bytes.end(), world.slot(index).begin());
+  }
+  const auto method = TransferMethod::kCopyEngine;
+  const TransferJobId other = world.submit(kLoad, {{0, 0, 1}}, method);
+  const TransferJobId job_id =
+      world.submit(kLoad, {{1, 1, 2}, {2, 2, 3}, {3, 3, 4}}, method, false);
+  const StreamId compute{42};
+  REQUIRE(world.engine->order_stream_after(job_id, compute, 0).is_ok());
+  bool is_whole = false;
+  world.host.submit_kernel(compute, 0, [&] {
+    is_whole = are_equal(world.read_block(1), world.payload(2)) &&
+               are_equal(world.read_block(2), world.payload(3)) &&
+               are_equal(world.read_block(3), world.payload(4));
+  });
+  world.settle();
+  world.host.run_due();
+  CHECK(is_whole);
+  CHECK(world.take(job_id).status.is_ok());
+  CHECK(world.take(other).status.is_ok());
+}
+
 TEST_CASE("a stream cannot be ordered after what was not submitted yet") {
   TransferWorld world(kPlainShape);
   world.host.submit_kernel(TransferWorld::kStream, kNeverNs, [] {});
