@@ -149,8 +149,11 @@ def checksum_path_name() -> str: ...
 def choose_num_io_threads() -> int:
     """What num_io_threads="auto" means on the CPUs that this process may use."""
 
-def checksum_and_copy(source: U8, target: U8, block_bytes: int) -> int:
-    """Hashes, then copies block by block without the GIL: the least that a verified get costs."""
+def checksum_and_copy(source: U8, target: U8 | None, block_bytes: int) -> int:
+    """Hashes, then copies block by block without the GIL: the least that a verified get costs.
+
+    Without a target: hashes only, which is the least that a promotion costs.
+    """
 
 class NamespaceContents(TypedDict):
     index: int

@@ -44,7 +44,8 @@ class Executor {
 };
 
 /// One background thread, named "kvtier-pump", and a copy pool of `num_copy_threads` (0: by the
-/// process' affinity). While callers wait, one of them pumps instead of that thread. `clock` must be the system's and outlive it.
+/// process' affinity). While callers wait, one of them pumps instead of that thread. `clock` must
+/// be the system's and outlive it.
 std::unique_ptr<Executor> make_thread_executor(Clock& clock, std::uint32_t num_copy_threads = 0);
 
 }  // namespace kvtier

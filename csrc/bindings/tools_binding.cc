@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,29 +46,33 @@ std::uint64_t checksum_of(const py::bytes& data, const py::bytes& key,
   return checksum_part(std::as_bytes(std::span(text.data(), text.size())), seed);
 }
 
-// The least that a verified delivery costs: each block is hashed, then copied. Returns the XOR of
-// the checksums, so that nothing is optimised away.
-std::uint64_t checksum_and_copy(const py::buffer& source, const py::buffer& target,
+// The least that a verified delivery costs: each block is hashed, then copied. Without a target it
+// is what a promotion costs. Returns the XOR of the checksums, so that nothing is optimised away.
+std::uint64_t checksum_and_copy(const py::buffer& source, const std::optional<py::buffer>& target,
                                 std::uint64_t block_bytes) {
   const py::buffer_info from = source.request();
-  const py::buffer_info to = target.request(/*writable=*/true);
   const auto num_bytes = static_cast<std::uint64_t>(from.size * from.itemsize);
-  if (block_bytes == 0 || num_bytes % block_bytes != 0 ||
-      static_cast<std::uint64_t>(to.size * to.itemsize) != num_bytes) {
-    throw_if_error(Status(StatusCode::kInvalidArgument,
-                          "cannot copy: equal lengths of whole blocks are needed: source_bytes=" +
-                              std::to_string(num_bytes) +
-                              " target_bytes=" + std::to_string(to.size * to.itemsize) +
-                              " block_bytes=" + std::to_string(block_bytes)),
-                   CallKind::kSetUp);
+  std::byte* copied = nullptr;
+  std::uint64_t target_bytes = num_bytes;
+  if (target) {
+    const py::buffer_info to = target->request(/*writable=*/true);
+    copied = static_cast<std::byte*>(to.ptr);
+    target_bytes = static_cast<std::uint64_t>(to.size * to.itemsize);
+  }
+  if (block_bytes == 0 || num_bytes % block_bytes != 0 || target_bytes != num_bytes) {
+    throw_if_error(
+        Status(StatusCode::kInvalidArgument,
+               "cannot copy: equal lengths of whole blocks are needed: source_bytes=" +
+                   std::to_string(num_bytes) + " target_bytes=" + std::to_string(target_bytes) +
+                   " block_bytes=" + std::to_string(block_bytes)),
+        CallKind::kSetUp);
   }
   const auto* bytes = static_cast<const std::byte*>(from.ptr);
-  auto* copied = static_cast<std::byte*>(to.ptr);
   const py::gil_scoped_release release;
   std::uint64_t combined = 0;
   for (std::uint64_t offset = 0; offset < num_bytes; offset += block_bytes) {
     combined ^= checksum_part(std::span(bytes + offset, block_bytes), ChecksumSeed{});
-    std::memcpy(copied + offset, bytes + offset, block_bytes);
+    if (copied != nullptr) std::memcpy(copied + offset, bytes + offset, block_bytes);
   }
   return combined;
 }
@@ -180,8 +185,8 @@ std::vector<std::pair<std::string, std::uint64_t>> pairs_of(
 void bind_tools(py::module_& module) {
   module.def("checksum_part", &checksum_of, py::arg("data"), py::arg("key"),
              py::arg("namespace_id"), py::arg("part_index"));
-  module.def("checksum_and_copy", &checksum_and_copy, py::arg("source"), py::arg("target"),
-             py::arg("block_bytes"));
+  module.def("checksum_and_copy", &checksum_and_copy, py::arg("source"),
+             py::arg("target").none(true), py::arg("block_bytes"));
   module.def("checksum_path_name", &checksum_path_name);
   module.def("choose_num_io_threads", [] { return choose_num_io_threads(usable_cpus()); });
   module.def("inspect_directory", &inspect, py::arg("path"));

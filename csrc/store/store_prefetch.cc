@@ -1,5 +1,6 @@
 // prefetch: promotes blocks from disk to host before anyone asks, behind the reads that somebody
 // waits for. Thread-safe.
+#include <algorithm>
 #include <deque>
 
 #include "store/store_impl.h"
@@ -12,8 +13,17 @@ using store::wait_until;
 
 namespace {
 
-// Reads of all prefetches together, so that a get's read finds a short queue at the device.
-constexpr std::size_t kPrefetchLoadsMax = 4;
+// Reads of all prefetches together, so that a get's read finds a short queue at the device: blocks,
+// or as many more as the bytes of small ones need to keep it busy.
+constexpr std::size_t kPrefetchLoads = 4;
+constexpr std::uint64_t kPrefetchBytes = 4ull << 20;
+// Small blocks are checked and started a part of those at a time: each turn costs switches of
+// threads, and neighbours that are started together become one read.
+constexpr std::size_t kTurnsAWindow = 2;
+
+std::size_t num_loads_max(std::uint64_t slot_bytes) {
+  return std::max<std::size_t>(kPrefetchLoads, kPrefetchBytes / slot_bytes);
+}
 
 }  // namespace
 
@@ -32,26 +42,40 @@ Task<Store::Impl::Outcomes> Store::Impl::run_prefetch(std::span<const BlockKey> 
                                                       TimeNs deadline_ns, Flow& flow) {
   PrefetchCall call{namespace_index, namespaces_.at(namespace_index), {}};
   co_await GiveWay(flow);
+  const std::size_t loads_max = num_loads_max(call.space.slot_bytes);
+  const std::size_t turn_loads = loads_max / kTurnsAWindow;
   std::size_t next = 0;
   bool is_in_time = true;
   while (is_in_time && !flow.is_cancelled() && (next < keys.size() || !call.started.empty())) {
-    // Reads that somebody waits for come first. Either room for one more, or the oldest is there.
-    const auto can_go_on = [this, &call, &keys, next] {
-      if (!disk_->is_readable()) return true;
-      if (!call.started.empty() && is_settled(*call.started.front().load)) return true;
-      const bool is_disk_free = loader_->num_reading() <= num_prefetch_loads_;
-      return next < keys.size() && is_disk_free && num_prefetch_loads_ < kPrefetchLoadsMax;
+    // Reads that somebody waits for come first. Either room for some more, or the oldest are there.
+    const auto can_start = [this, &keys, &next, loads_max, turn_loads] {
+      return next < keys.size() && loader_->num_reading() <= num_prefetch_loads_ &&
+             num_prefetch_loads_ + turn_loads <= loads_max;
+    };
+    const auto is_oldest_settled = [this, &call] {
+      return !call.started.empty() && is_settled(*call.started.front().load);
+    };
+    const auto can_finish = [this, &call, &is_oldest_settled, turn_loads] {
+      const std::size_t num = std::min(call.started.size(), turn_loads);
+      return is_oldest_settled() && is_settled(*call.started[num - 1].load);
+    };
+    const auto can_go_on = [this, &can_start, &can_finish] {
+      return !disk_->is_readable() || can_finish() || can_start();
     };
     is_in_time = co_await wait_until(flow, can_go_on, deadline_ns);
     if (!is_in_time || flow.is_cancelled() || !disk_->is_readable()) break;
-    if (!call.started.empty() && is_settled(*call.started.front().load)) {
-      finish_prefetch(call, flow);
-      co_await GiveWay(flow);
-    } else {
-      KVTIER_CHECK(next < keys.size());
-      (void)start_prefetch(call, keys[next]);
-      ++next;
+    if (can_finish()) {
+      for (std::size_t i = 0; i < turn_loads && is_oldest_settled(); ++i) {
+        finish_prefetch(call, flow);
+      }
     }
+    for (std::size_t i = 0; i < loads_max && can_start(); ++i) {
+      for (std::size_t j = 0; j < turn_loads && next < keys.size(); ++j, ++next) {
+        (void)start_prefetch(call, keys[next]);
+      }
+    }
+    changed();
+    co_await GiveWay(flow);
   }
   while (!call.started.empty()) {
     loader_->leave(call.started.front().load);
@@ -77,7 +101,6 @@ bool Store::Impl::start_prefetch(PrefetchCall& call, const BlockKey& key) {
   const std::span<std::byte> buffer = host_->bytes(*slot).subspan(0, call.space.slot_bytes);
   call.started.push_back({key, loader_->start(entry, buffer, true)});
   ++num_prefetch_loads_;
-  changed();
   return true;
 }
 
@@ -93,7 +116,6 @@ void Store::Impl::finish_prefetch(PrefetchCall& call, Flow& flow) {
   if (is_failure) ++disk_space_.stats.load_failures;
   if (first.load->state == Load::State::kReady) ++stats_.jobs.prefetched_blocks;
   loader_->leave(first.load);
-  changed();
 }
 
 }  // namespace kvtier

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from kvtier import _core
 from kvtier.bench.block_source import BenchmarkError, BlockSource
+from kvtier.bench.payload import U8
 from kvtier.bench.raw_transfer import RawRate, RawTransfer
 from kvtier.bench.replay import tier_counters
 from kvtier.bench.segment_slots import read_segment_slots
@@ -229,38 +230,52 @@ class DiskPairs:
 
     @contextmanager
     def _open_slots(self) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]]:
-        """Descriptors and places of all blocks of `source`, in the order of the files."""
-        wanted = {key.tobytes() for key in self.source.keys}
-        all_fds, all_offsets = [], []
-        with ExitStack() as stack:
-            for segment in read_segment_slots(self._folder):
-                is_ours = np.array([key.tobytes() in wanted for key in segment.keys], dtype=bool)
-                if not is_ours.any():
-                    continue
-                if segment.slot_bytes != self._transfer.op_bytes:
-                    raise BenchmarkError(f"{segment.path.name} has slots of another size")
-                fd = self._open_segment(segment.path)
-                stack.callback(os.close, fd)
-                offsets = segment.offsets_bytes[is_ours]
-                all_offsets.append(offsets)
-                all_fds.append(np.full(len(offsets), fd, dtype=np.int32))
-            fds = np.concatenate(all_fds) if all_fds else np.zeros(0, dtype=np.int32)
-            if len(fds) != self.source.num_blocks:
-                raise BenchmarkError(f"{len(fds)} of {self.source.num_blocks} blocks are on disk")
-            yield fds, np.concatenate(all_offsets)
-
-    def _open_segment(self, path: Path) -> int:
-        try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-        except OSError:
-            self.is_direct = False
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open_slots(self._folder, self.source.keys, self._transfer.op_bytes) as slots:
+            self.is_direct = self.is_direct and slots.is_direct
+            yield slots.fds, slots.offsets_bytes
 
     def _segment_inodes(self) -> dict[str, int]:
         return {path.name: path.stat().st_ino for path in self._folder.glob("segment-*.kvtier")}
 
     def _counters(self) -> dict[str, int]:
         return tier_counters(self.store)["disk"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenSlots:
+    """Where blocks lie, in the order of the files, with open descriptors."""
+
+    fds: npt.NDArray[np.int32]
+    offsets_bytes: npt.NDArray[np.uint64]
+    is_direct: bool
+
+
+@contextmanager
+def open_slots(folder: Path, keys: U8, slot_bytes: int) -> Iterator[OpenSlots]:
+    """Opens the segments that hold `keys`. Raises BenchmarkError unless all are on disk."""
+    wanted = {key.tobytes() for key in keys}
+    all_fds, all_offsets = [], []
+    is_direct = True
+    with ExitStack() as stack:
+        for segment in read_segment_slots(folder):
+            is_ours = np.array([key.tobytes() in wanted for key in segment.keys], dtype=bool)
+            if not is_ours.any():
+                continue
+            if segment.slot_bytes != slot_bytes:
+                raise BenchmarkError(f"{segment.path.name} has slots of another size")
+            try:
+                fd = os.open(segment.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError:
+                is_direct = False
+                fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            offsets = segment.offsets_bytes[is_ours]
+            all_offsets.append(offsets)
+            all_fds.append(np.full(len(offsets), fd, dtype=np.int32))
+        fds = np.concatenate(all_fds) if all_fds else np.zeros(0, dtype=np.int32)
+        if len(fds) != len(wanted):
+            raise BenchmarkError(f"{len(fds)} of {len(wanted)} blocks are on disk")
+        yield OpenSlots(fds=fds, offsets_bytes=np.concatenate(all_offsets), is_direct=is_direct)
 
 
 def find_slot_bytes(folder: Path) -> int:

@@ -15,6 +15,7 @@ from kvtier.bench.disk_command import DiskTask, measure_disk
 from kvtier.bench.figure import Figure, busy_note, load_average, print_figures
 from kvtier.bench.host_figures import measure_host_copies, measure_lookups, measure_threads
 from kvtier.bench.interference_figures import measure_counting, measure_engines, measure_writing
+from kvtier.bench.prefetch_figures import measure_prefetch
 from kvtier.errors import ConfigError
 from kvtier.units import KIB, MIB
 
@@ -51,6 +52,7 @@ HOST_PARTS: dict[str, Part] = {
 }
 DISK_PARTS: dict[str, Part] = {
     "disk": measure_disk_sizes,
+    "prefetch": measure_prefetch,
     "writing": measure_writing,
     "counting": measure_counting,
     "engines": measure_engines,

@@ -1,0 +1,106 @@
+"""What a promotion from disk into the host tier costs, against reads and hashes of the same slots."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import kvtier
+from kvtier import _core
+from kvtier.bench.block_source import BenchmarkError, BlockSource, bench_namespace
+from kvtier.bench.disk_command import fitting_depth
+from kvtier.bench.disk_pairs import open_slots
+from kvtier.bench.figure import Figure
+from kvtier.bench.pairs import NUM_PAIRS, spread
+from kvtier.bench.payload import U8
+from kvtier.bench.raw_transfer import RawTransfer, open_raw_transfer
+from kvtier.bench.replay import tier_counters
+from kvtier.units import KIB, MIB, format_bytes
+
+_CPU_RATIO_MAX = 1.2
+_POLL_S = 0.002
+_HOST_TIER = 1
+_PATIENCE_S = 120.0
+
+
+def measure_prefetch(folder: Path, is_quick: bool) -> list[Figure]:
+    """CPU of a prefetch, all threads of the process, to the last block's arrival."""
+    num_bytes = (32 if is_quick else 128) * MIB
+    return [
+        _measure_size(folder / str(block_bytes), block_bytes, num_bytes // block_bytes)
+        for block_bytes in (MIB, 64 * KIB)
+    ]
+
+
+def _measure_size(folder: Path, block_bytes: int, num_blocks: int) -> Figure:
+    num_bytes = num_blocks * block_bytes
+    ours_s, reference_s = [], []
+    # A prefetch queues no more than a quarter of the host tier.
+    host_bytes = 5 * num_bytes
+    with kvtier.open(folder, host_bytes=host_bytes, disk_bytes=2 * host_bytes) as store:
+        source = BlockSource(bench_namespace(store, block_bytes), num_blocks)
+        source.put_all(store)
+        store.flush(300)
+        depth = fitting_depth(block_bytes, str(_mode(store)))
+        with open_raw_transfer(depth=depth, op_bytes=block_bytes) as transfer:
+            for pair_index in range(-1, NUM_PAIRS):
+                store.clear(["host"])
+                times = [_cpu_of_prefetch(store, source), _cpu_of_reads(folder, source, transfer)]
+                if pair_index >= 0:  # The first one warms up.
+                    ours_s.append(times[0])
+                    reference_s.append(times[1])
+    ratios = [ours / by for ours, by in zip(ours_s, reference_s, strict=True)]
+    return Figure(
+        name=f"CPU of a prefetch / raw read + hash, {format_bytes(block_bytes)}",
+        value=statistics.median(ratios),
+        at_most=_CPU_RATIO_MAX,
+        note=f"{_per_gb(ours_s, num_bytes):.3f} of {_per_gb(reference_s, num_bytes):.3f} s per GB; "
+        f"{spread(ratios)}",
+    )
+
+
+def _cpu_of_prefetch(store: kvtier.BlockStore, source: BlockSource) -> float:
+    read_before = tier_counters(store)["disk"]["bytes_read"]
+    deadline_s = time.monotonic() + _PATIENCE_S
+    # A job that is about to end still counts against what may be queued.
+    while store.stats()["jobs"]["unfinished"]:  # type: ignore[index]
+        time.sleep(_POLL_S)
+    started_s = time.process_time()
+    source.namespace.prefetch(source.keys)
+    # Lookups, of the last block first: they cost next to nothing, as what is measured must not.
+    while not (_is_in_host(source, source.keys[-1:]) and _is_in_host(source, source.keys)):
+        if time.monotonic() > deadline_s:
+            raise BenchmarkError("prefetched blocks did not arrive in the host tier")
+        time.sleep(_POLL_S)
+    cpu_s = time.process_time() - started_s
+    if tier_counters(store)["disk"]["bytes_read"] - read_before < source.num_bytes:
+        raise BenchmarkError("no disk traffic: the prefetch read nothing")
+    return cpu_s
+
+
+def _is_in_host(source: BlockSource, keys: U8) -> bool:
+    return bool(np.all(source.namespace.lookup(keys, prefix=False).tiers == _HOST_TIER))
+
+
+def _cpu_of_reads(folder: Path, source: BlockSource, transfer: RawTransfer) -> float:
+    arena = np.frombuffer(transfer.arena, dtype=np.uint8)
+    num_buffers = len(transfer.buffers)
+    with open_slots(folder, source.keys, transfer.op_bytes) as slots:
+        started_s = time.process_time()
+        for first in range(0, len(slots.fds), num_buffers):
+            part = slice(first, first + num_buffers)
+            moved = transfer.run(slots.fds[part], slots.offsets_bytes[part]).num_bytes
+            _core.checksum_and_copy(arena[:moved], None, transfer.op_bytes)
+        return time.process_time() - started_s
+
+
+def _mode(store: kvtier.BlockStore) -> object:
+    return store.stats()["tiers"]["disk"]["mode"]["io"]  # type: ignore[index]
+
+
+def _per_gb(times_s: Sequence[float], num_bytes: int) -> float:
+    return statistics.median(times_s) / (num_bytes / 1e9)
