@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "transfer/transfer_world.h"
 
@@ -113,6 +114,35 @@ TEST_CASE("a stream cannot be ordered after what was not submitted yet") {
   CHECK(world.engine->order_stream_after(job_id, {42}, 0).code() == StatusCode::kTimeout);
   world.host.fail_device(Status(StatusCode::kIoError, "end of test"));
   world.settle();
+}
+
+TEST_CASE("a kernel that takes the whole budget runs beside no other") {
+  // Staged chunks take two steps, the others one; each step takes a millisecond.
+  const auto is_empty_after = [](TransferMethod first, TransferMethod second, TimeNs time_ns) {
+    TransferWorld world(kPlainShape);
+    world.host.set_copy_delay_ns(kNsPerMs);
+    for (std::int64_t index = 0; index < 3; ++index) world.write_block(index, world.payload(1));
+    // So that the first begins on the lane that the second does not.
+    if (first == TransferMethod::kStaged) {
+      world.submit(kSave, {{0, 0, 1}}, TransferMethod::kCopyEngine, false);
+    }
+    world.submit(kSave, {{1, 1, 1}}, first, false);
+    const TransferJobId job_id = world.submit(kSave, {{2, 2, 1}}, second, false);
+    world.engine->advance();
+    world.clock.advance_ns(time_ns);
+    world.host.run_due();
+    const bool is_empty = world.slot(2)[0] == TransferWorld::kEmpty;
+    world.settle();
+    CHECK(world.take(job_id).status.is_ok());
+    return is_empty;
+  };
+  constexpr TimeNs kBeforeNs = 3 * kNsPerMs - 1;
+  for (const auto& [first, second] :
+       {std::pair(TransferMethod::kStaged, TransferMethod::kZeroCopy),
+        std::pair(TransferMethod::kZeroCopy, TransferMethod::kStaged)}) {
+    CHECK(is_empty_after(first, second, kBeforeNs));
+    CHECK_FALSE(is_empty_after(first, second, kBeforeNs + 1));
+  }
 }
 
 TEST_CASE("a job whose stream has come so far passes one that still waits") {
