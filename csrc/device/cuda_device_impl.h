@@ -2,8 +2,6 @@
 // long as it lasts.
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <atomic>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "device/cuda_context.h"
 #include "device/cuda_events.h"
 #include "device/cuda_kernels.h"
+#include "device/cuda_owner.h"
 #include "device/cuda_tables.h"
 #include "device/device.h"
 
@@ -68,7 +67,7 @@ class CudaDevice final : public Device {
   const CudaDriver& driver_;
   const CudaDeviceOrdinal device_;
   const CudaContext context_;
-  const pid_t owner_pid_;
+  const CudaOwner owner_;
   DeviceInfo info_;
   std::unique_ptr<CudaKernels> kernels_;  // Null: none for this device.
   CudaStream upload_stream_ = nullptr;

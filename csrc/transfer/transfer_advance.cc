@@ -10,9 +10,11 @@
 namespace kvtier::transfer {
 namespace {
 
-// While chunks are in flight. A chunk takes 150 us or so and others wait behind it, so this need
-// not be shorter to keep the link busy.
+// While chunks are in flight. Others wait behind them on the device, so this need not be shorter to
+// keep the link busy; it is what a job's end is seen late.
 constexpr TimeNs kPollNs = 30 * kNsPerUs;
+// Chunks of one direction before the other is looked at: it must not idle meanwhile.
+constexpr std::size_t kChunksPerTurn = 2;
 // How many waiting jobs are asked whether they are ready while the first is not.
 constexpr std::size_t kReadyLooksMax = 8;
 
@@ -31,14 +33,22 @@ Status check_distinct(const std::vector<std::int64_t>& block_ids) {
 TimeNs TransferEngine::Impl::advance() {
   device_.progress();
   take_inbox();
-  bool is_busy = false;
-  // Loads first, whenever both have something to do: a caller waits for them.
-  for (const auto direction_name : {TransferDirection::kLoad, TransferDirection::kSave}) {
-    Direction& direction = directions_[static_cast<std::size_t>(direction_name)];
+  for (Direction& direction : directions_) {
     direction.pipe->collect();
     end_jobs(direction);
     drop_cancelled(direction);
-    submit_chunks(direction);
+  }
+  // In turns, loads first: a caller waits for them.
+  Direction& loads = directions_[static_cast<std::size_t>(TransferDirection::kLoad)];
+  Direction& saves = directions_[static_cast<std::size_t>(TransferDirection::kSave)];
+  while (true) {
+    const bool has_loaded = submit_chunks(loads);
+    const bool has_saved = submit_chunks(saves);
+    if (!has_loaded && !has_saved) break;
+    take_inbox();
+  }
+  bool is_busy = false;
+  for (Direction& direction : directions_) {
     end_jobs(direction);
     is_busy = is_busy || !direction.active.empty() || !direction.queued.empty();
   }
@@ -58,6 +68,7 @@ void TransferEngine::Impl::take_inbox() {
 
 // Those of which nothing was submitted. The others end when what is in flight has ended.
 void TransferEngine::Impl::drop_cancelled(Direction& direction) {
+  if (direction.queued.empty()) return;
   const bool has_failed = !device_.failure().is_ok();
   std::deque<JobPointer> kept;
   for (JobPointer& job : direction.queued) {
@@ -89,11 +100,15 @@ TransferEngine::Impl::JobPointer TransferEngine::Impl::choose_next(Direction& di
   return job;
 }
 
-void TransferEngine::Impl::submit_chunks(Direction& direction) {
+bool TransferEngine::Impl::submit_chunks(Direction& direction) {
   TransferPipe& pipe = *direction.pipe;
+  if (direction.current == nullptr && direction.queued.empty()) return false;
+  if (pipe.is_drained()) direction.is_filling = true;
   const TimeNs begin_ns = clock_.now_ns();
   const std::uint64_t num_chunks_before = pipe.num_chunks();
   while (pipe.has_room() && pipe.broken().is_ok()) {
+    if (pipe.num_chunks() - num_chunks_before == kChunksPerTurn) break;
+    if (direction.current != nullptr && !direction.is_filling) break;
     if (direction.current == nullptr) {
       direction.current = choose_next(direction);
       if (direction.current == nullptr) break;
@@ -117,10 +132,12 @@ void TransferEngine::Impl::submit_chunks(Direction& direction) {
     }
     direction.queued.clear();
   }
-  if (pipe.num_chunks() == num_chunks_before) return;
+  if (!pipe.has_room()) direction.is_filling = false;
+  if (pipe.num_chunks() == num_chunks_before) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.num_chunks += pipe.num_chunks() - num_chunks_before;
   stats_.submit_ns += clock_.now_ns() - begin_ns;
+  return true;
 }
 
 Status TransferEngine::Impl::begin_job(TransferJob& job) {
@@ -144,7 +161,7 @@ Status TransferEngine::Impl::begin_job(TransferJob& job) {
   Result<Event> begin = device_.create_event(EventUse::kTiming);
   if (!begin.is_ok()) return begin.status();
   job.begin = begin.value();
-  if (job.is_hashed()) job.digests.resize(job.num_leaves());
+  if (job.is_hashed()) job.sums.emplace(job.attachment->table, job.seeds, job.expected);
   return Status::ok();
 }
 
@@ -194,7 +211,8 @@ void TransferEngine::Impl::publish_done(TransferJob& job, Direction& direction) 
   std::lock_guard<std::mutex> lock(mutex_);
   job.done = made.value();
   job.is_done_recorded = true;
-  jobs_changed_.notify_all();
+  // A call of the system, so not for nothing.
+  if (num_order_waits_ > 0) jobs_changed_.notify_all();
 }
 
 // Whether nothing of the job is on the device any more.
@@ -238,7 +256,7 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   }
   release_events(*job);
   job->result = std::move(result);
-  job->digests = {};
+  job->sums.reset();
   job->is_ended = true;
   --num_running_;
   jobs_changed_.notify_all();
@@ -262,30 +280,10 @@ void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result)
     const Result<TimeNs> elapsed_ns = device_.elapsed_ns(job.begin, job.done);
     if (elapsed_ns.is_ok()) result.device_ns = elapsed_ns.value();
   }
-  if (job.is_hashed()) check_sums(job, result);
-}
-
-// Saves: gives the checksums. Loads: compares them.
-void TransferEngine::Impl::check_sums(const TransferJob& job, TransferResult& result) const {
-  const FragmentTable& table = job.attachment->table;
-  const std::size_t num_parts = table.parts().size();
-  const std::span<const std::uint64_t> digests(job.digests);
-  for (std::size_t block = 0; block < job.block_ids.size(); ++block) {
-    ChecksumSeed seed = job.seeds[block];
-    bool is_right = true;
-    for (std::size_t part_index = 0; part_index < num_parts; ++part_index) {
-      const FragmentTable::Part& part = table.parts()[part_index];
-      seed.part_index = static_cast<std::uint32_t>(part_index);
-      const std::size_t first = block * table.leaves_per_block() + part.first_leaf;
-      const std::uint64_t sum = checksum_digests(
-          digests.subspan(first, num_leaves_of(part.length_bytes)), part.length_bytes, seed);
-      if (job.direction == TransferDirection::kSave) {
-        result.checksums.push_back(sum);
-      } else {
-        is_right = is_right && sum == job.expected[block * num_parts + part_index];
-      }
-    }
-    if (!is_right) result.undefined_block_ids.push_back(job.block_ids[block]);
+  if (!job.is_hashed()) return;
+  result.checksums = job.sums->take_checksums();
+  for (const std::size_t block : job.sums->wrong_blocks()) {
+    result.undefined_block_ids.push_back(job.block_ids[block]);
   }
   if (result.undefined_block_ids.empty()) return;
   result.status =

@@ -1,8 +1,10 @@
 // Chunks on lanes. Thread safety: see the header.
 //
 // A staging buffer belongs to its lane, and a lane runs in order: the next chunk of a lane cannot
-// reach the buffer before the last one has left it. Digests and events belong to a chunk's place,
-// which is taken again only after this thread saw its chunk end.
+// reach the buffer before the last one has left it. Chunks alternate between the lanes, so that the
+// kernel of one runs beside the copy of another; each kernel waits for the one before it, so that
+// it can have the whole budget of processors. Digests and events belong to a chunk's place, which
+// is taken again only after this thread saw its chunk end.
 #include "transfer/transfer_pipe.h"
 
 #include <algorithm>
@@ -43,6 +45,9 @@ Status TransferPipe::prepare() {
     if (!made.is_ok()) return made.status();
     event = made.value();
   }
+  Result<Event> kernel_done = device_.create_event();
+  if (!kernel_done.is_ok()) return kernel_done.status();
+  kernel_done_ = kernel_done.value();
   Result<std::byte*> digests =
       device_.allocate_page_locked(kChunksInFlightMax * leaves_per_chunk_ * sizeof(std::uint64_t));
   if (!digests.is_ok()) return digests.status();
@@ -56,60 +61,65 @@ TransferPipe::~TransferPipe() {
     if (lane.is_created) device_.destroy_lane(lane.id);
   }
   for (const Event event : chunk_done_) device_.destroy_event(event);
+  device_.destroy_event(kernel_done_);
   device_.deallocate_page_locked(reinterpret_cast<std::byte*>(digests_));
 }
 
 void TransferPipe::submit_chunk(const std::shared_ptr<TransferJob>& job) {
   KVTIER_CHECK(has_room());
-  const FragmentTable& table = job->attachment->table;
-  const std::uint64_t rest_bytes = job->num_bytes() - leaf_place_bytes(table, job->next_leaf);
-  // Only staging has two steps that can overlap; the others want few calls.
-  const std::uint64_t bytes_max =
-      job->method == TransferMethod::kStaged
-          ? choose_chunk_bytes(job->num_chunks, rest_bytes, options_.chunk_bytes)
-          : options_.chunk_bytes;
-  const LeafRange leaves =
-      cut_chunk(table, {job->next_leaf, job->num_leaves()},
-                std::max<std::uint64_t>(bytes_max, kLeafBytes), leaves_per_chunk_);
-  const bool is_zero_copy = job->method == TransferMethod::kZeroCopy;
-  // One kernel at a time takes the whole budget, so it stays on one lane; staged chunks take half
-  // each and alternate.
-  const std::size_t lane_index = is_zero_copy ? 0 : next_lane_;
+  Chunk chunk{job, cut_next(*job), take_place(), nullptr};
+  if (job->is_hashed()) chunk.digests = digests_ + chunk.place * leaves_per_chunk_;
+  // Without a second step there is nothing to overlap.
+  const std::size_t lane_index = job->method == TransferMethod::kZeroCopy ? 0 : next_lane_;
   next_lane_ = 1 - lane_index;
   Lane& lane = lanes_[lane_index];
-  const std::size_t place = num_chunks_ % kChunksInFlightMax;
-  std::uint64_t* digests = job->is_hashed() ? digests_at(place) : nullptr;
   job->status = order_lane(*job, lane_index);
   if (!job->status.is_ok()) return;
-  job->status = submit(*job, leaves, lane, digests);
+  job->status = submit(*job, chunk, lane_index);
   // Whatever of a failed chunk is under way has to be waited for like a whole one.
-  const Status recorded = device_.record_lane(lane.id, chunk_done_[place]);
+  const Status recorded = device_.record_lane(lane.id, chunk_done_[chunk.place]);
   if (!recorded.is_ok()) {
     broken_ = recorded;
     job->status = recorded;
     return;
   }
   ++num_chunks_;
-  lane.last = chunk_done_[place];
+  ++num_chunks_since_idle_;
+  lane.last = chunk_done_[chunk.place];
   lane.last_job_id = job->job_id;
-  lane.is_last_zero_copy = is_zero_copy;
   ++job->num_chunks;
   ++job->num_chunks_in_flight;
-  chunks_.push_back({job, leaves, place});
-  if (job->status.is_ok()) job->next_leaf = leaves.end;
+  if (job->status.is_ok()) job->next_leaf = chunk.leaves.end;
+  chunks_.push_back(std::move(chunk));
+}
+
+LeafRange TransferPipe::cut_next(const TransferJob& job) const {
+  const FragmentTable& table = job.attachment->table;
+  const std::uint64_t rest_bytes = job.num_bytes() - leaf_place_bytes(table, job.next_leaf);
+  const bool has_kernel_step =
+      job.method == TransferMethod::kStaged ||
+      (job.method == TransferMethod::kCopyEngine && job.is_hashed() && has_kernels_);
+  const ChunkSteps steps = !has_kernel_step                            ? ChunkSteps::kOne
+                           : job.direction == TransferDirection::kSave ? ChunkSteps::kKernelFirst
+                                                                       : ChunkSteps::kKernelLast;
+  const std::uint64_t num_since_idle = chunks_.empty() ? 0 : num_chunks_since_idle_;
+  const std::uint64_t bytes_max =
+      choose_chunk_bytes(steps, num_since_idle, rest_bytes, options_.chunk_bytes);
+  return cut_chunk(table, {job.next_leaf, job.num_leaves()},
+                   std::max<std::uint64_t>(bytes_max, kLeafBytes), leaves_per_chunk_);
+}
+
+std::size_t TransferPipe::take_place() {
+  if (chunks_.empty()) num_chunks_since_idle_ = 0;
+  const std::size_t place = num_chunks_ % kChunksInFlightMax;
+  // The event's chunk was seen to end; soon it stands for another.
+  if (last_kernel_ == chunk_done_[place]) last_kernel_ = {};
+  return place;
 }
 
 // Orders the lane after what the job's first chunk there has to come after.
 Status TransferPipe::order_lane(TransferJob& job, std::size_t lane_index) {
-  Lane& lane = lanes_[lane_index];
-  const Lane& other = lanes_[1 - lane_index];
-  // Kernels of both lanes at once would go beyond the budget where one of them has all of it.
-  const bool is_budget_at_stake =
-      job.method == TransferMethod::kZeroCopy || other.is_last_zero_copy;
-  if (is_budget_at_stake && other.last.event_id != 0) {
-    Status ordered = device_.order_lane_after(lane.id, other.last);
-    if (!ordered.is_ok()) return ordered;
-  }
+  const Lane& lane = lanes_[lane_index];
   if (job.is_lane_ordered[lane_index]) return Status::ok();
   Status ordered = device_.order_lane_after(lane.id, job.ready);
   if (!ordered.is_ok()) return ordered;
@@ -119,38 +129,62 @@ Status TransferPipe::order_lane(TransferJob& job, std::size_t lane_index) {
   return device_.record_lane(lane.id, job.begin);
 }
 
-Status TransferPipe::submit(const TransferJob& job, const LeafRange& leaves, Lane& lane,
-                            std::uint64_t* digests) {
+Status TransferPipe::submit(const TransferJob& job, const Chunk& chunk, std::size_t lane_index) {
   const bool is_save = job.direction == TransferDirection::kSave;
-  const BlockCopyKind kind = is_save ? BlockCopyKind::kGather : BlockCopyKind::kScatter;
-  if (job.method == TransferMethod::kZeroCopy) {
-    return submit_kernel(job, leaves, lane.id, kind, nullptr, digests);
+  if (job.method == TransferMethod::kStaged) return submit_staged(job, chunk, lane_index);
+  if (job.method == TransferMethod::kCopyEngine) return submit_fragments(job, chunk, lane_index);
+  return submit_kernel(job, chunk, lane_index,
+                       is_save ? BlockCopyKind::kGather : BlockCopyKind::kScatter, nullptr);
+}
+
+Status TransferPipe::submit_staged(const TransferJob& job, const Chunk& chunk,
+                                   std::size_t lane_index) {
+  const Lane& lane = lanes_[lane_index];
+  plan_staging_copies(job, chunk.leaves, lane.staging);
+  if (job.direction == TransferDirection::kLoad) {
+    Status copied = device_.submit_copies(lane.id, pieces_);
+    if (!copied.is_ok()) return copied;
+    return submit_kernel(job, chunk, lane_index, BlockCopyKind::kScatter, lane.staging);
   }
-  if (job.method == TransferMethod::kStaged) {
-    plan_staging_copies(job, leaves, lane.staging);
-    if (!is_save) {
-      Status copied = device_.submit_copies(lane.id, pieces_);
-      if (!copied.is_ok()) return copied;
-    }
-    Status moved = submit_kernel(job, leaves, lane.id, kind, lane.staging, digests);
-    if (!moved.is_ok() || !is_save) return moved;
-    return device_.submit_copies(lane.id, pieces_);
+  Status gathered = submit_kernel(job, chunk, lane_index, BlockCopyKind::kGather, lane.staging);
+  if (!gathered.is_ok()) return gathered;
+  Status ended = end_first_kernel(lane_index);
+  return ended.is_ok() ? device_.submit_copies(lane.id, pieces_) : ended;
+}
+
+Status TransferPipe::submit_fragments(const TransferJob& job, const Chunk& chunk,
+                                      std::size_t lane_index) {
+  const Lane& lane = lanes_[lane_index];
+  plan_fragment_copies(job, chunk.leaves);
+  const bool is_hashed_here = chunk.digests != nullptr && has_kernels_;
+  if (is_hashed_here && job.direction == TransferDirection::kSave) {
+    Status hashed = submit_kernel(job, chunk, lane_index, BlockCopyKind::kHash, nullptr);
+    if (hashed.is_ok()) hashed = end_first_kernel(lane_index);
+    return hashed.is_ok() ? device_.submit_copies(lane.id, pieces_) : hashed;
   }
-  const bool is_hashed_here = digests != nullptr && has_kernels_;
-  if (is_hashed_here && is_save) {
-    Status hashed = submit_kernel(job, leaves, lane.id, BlockCopyKind::kHash, nullptr, digests);
-    if (!hashed.is_ok()) return hashed;
-  }
-  plan_fragment_copies(job, leaves);
   Status copied = device_.submit_copies(lane.id, pieces_);
-  if (!copied.is_ok() || !is_hashed_here || is_save) return copied;
+  if (!copied.is_ok() || !is_hashed_here) return copied;
   // What arrived, not what was sent.
-  return submit_kernel(job, leaves, lane.id, BlockCopyKind::kHash, nullptr, digests);
+  return submit_kernel(job, chunk, lane_index, BlockCopyKind::kHash, nullptr);
+}
+
+// The next kernel need not wait for the copy that follows this one.
+Status TransferPipe::end_first_kernel(std::size_t lane_index) {
+  Status recorded = device_.record_lane(lanes_[lane_index].id, kernel_done_);
+  if (recorded.is_ok()) last_kernel_ = kernel_done_;
+  return recorded;
 }
 
 // `staging` null: contiguous memory is the slots.
-Status TransferPipe::submit_kernel(const TransferJob& job, const LeafRange& leaves, LaneId lane,
-                                   BlockCopyKind kind, std::byte* staging, std::uint64_t* digests) {
+Status TransferPipe::submit_kernel(const TransferJob& job, const Chunk& chunk,
+                                   std::size_t lane_index, BlockCopyKind kind, std::byte* staging) {
+  const LaneId lane = lanes_[lane_index].id;
+  // Else both would go beyond the budget together.
+  if (last_kernel_.event_id != 0 && last_kernel_lane_ != lane_index) {
+    Status ordered = device_.order_lane_after(lane, last_kernel_);
+    if (!ordered.is_ok()) return ordered;
+  }
+  const LeafRange& leaves = chunk.leaves;
   const FragmentTable& table = job.attachment->table;
   const std::uint64_t per_block = table.leaves_per_block();
   const std::uint64_t first_block = leaves.begin / per_block;
@@ -169,9 +203,11 @@ Status TransferPipe::submit_kernel(const TransferJob& job, const LeafRange& leav
   op.places = places_;
   op.first_leaf = static_cast<std::uint32_t>(leaves.begin - first_block * per_block);
   op.num_leaves = static_cast<std::uint32_t>(leaves.end - leaves.begin);
-  op.digests = digests;
-  op.num_ctas = job.method == TransferMethod::kZeroCopy ? options_.max_ctas
-                                                        : std::max(options_.max_ctas / 2, 1u);
+  op.digests = chunk.digests;
+  op.num_ctas = options_.max_ctas;
+  // Whether it was submitted or not: until the chunk has ended it may run.
+  last_kernel_ = chunk_done_[chunk.place];
+  last_kernel_lane_ = lane_index;
   return device_.submit_block_copy(lane, op);
 }
 
@@ -247,11 +283,9 @@ void TransferPipe::collect() {
     } else if (job.status.is_ok()) {
       job.status = device_.failure();
     }
-    if (job.is_hashed() && job.status.is_ok()) {
-      std::uint64_t* digests = digests_at(chunk.place);
-      if (!has_kernels_) hash_slots(job, chunk.leaves, digests);
-      std::copy(digests, digests + (chunk.leaves.end - chunk.leaves.begin),
-                job.digests.begin() + static_cast<std::ptrdiff_t>(chunk.leaves.begin));
+    if (chunk.digests != nullptr && job.status.is_ok()) {
+      if (!has_kernels_) hash_slots(job, chunk);
+      job.sums->take({chunk.digests, chunk.leaves.end - chunk.leaves.begin});
     }
     --job.num_chunks_in_flight;
     chunks_.pop_front();
@@ -259,15 +293,14 @@ void TransferPipe::collect() {
 }
 
 // Without kernels the host hashes its own side: better than nothing, blind to the last hop.
-void TransferPipe::hash_slots(const TransferJob& job, const LeafRange& leaves,
-                              std::uint64_t* digests) const {
+void TransferPipe::hash_slots(const TransferJob& job, const Chunk& chunk) const {
   const FragmentTable& table = job.attachment->table;
-  for (std::uint64_t leaf = leaves.begin; leaf < leaves.end; ++leaf) {
+  for (std::uint64_t leaf = chunk.leaves.begin; leaf < chunk.leaves.end; ++leaf) {
     const LeafExtent extent =
         table.leaf(static_cast<std::uint32_t>(leaf % table.leaves_per_block()));
     const std::byte* slot = job.slots[leaf / table.leaves_per_block()];
     digest_leaves({slot + extent.offset_bytes, extent.length_bytes},
-                  {digests + (leaf - leaves.begin), 1});
+                  {chunk.digests + (leaf - chunk.leaves.begin), 1});
   }
 }
 

@@ -1,5 +1,5 @@
 // TransferPipe: carries the jobs of one direction out, chunk by chunk, on two lanes with a staging
-// buffer each. Used by the engine's thread only.
+// buffer each, one kernel at a time. Used by the engine's thread only.
 #pragma once
 
 #include <array>
@@ -29,6 +29,9 @@ class TransferPipe {
 
   bool has_room() const { return chunks_.size() < kChunksInFlightMax; }
   bool has_chunks() const { return !chunks_.empty(); }
+  /// Whether it is time for more chunks of a job that was begun: calls to a device are cheaper in a
+  /// row than one by one, and there is more than enough under way before.
+  bool is_drained() const { return chunks_.size() <= kChunksInFlightMax / 2; }
 
   /// Submits the job's next chunk. Requires: has_room(), a job that has leaves left and a method.
   /// A failure stands in the job's status; a chunk may be in flight all the same.
@@ -46,15 +49,16 @@ class TransferPipe {
   std::uint64_t num_chunks() const { return num_chunks_; }
 
   static constexpr std::size_t kNumLanes = 2;
-  /// Two a lane: one that runs and one that waits behind it, so that no lane idles while this
-  /// thread looks elsewhere.
-  static constexpr std::size_t kChunksInFlightMax = 4;
+  /// One that runs and the others behind it, so that the link is busy while this thread is away or
+  /// asleep. More: a job that is cancelled ends later.
+  static constexpr std::size_t kChunksInFlightMax = 8;
 
  private:
   struct Chunk {
     std::shared_ptr<TransferJob> job;
     LeafRange leaves;
-    std::size_t place = 0;  // Of its digests and its event.
+    std::size_t place = 0;             // Of its digests and its event.
+    std::uint64_t* digests = nullptr;  // Null: it is not hashed.
   };
   struct Lane {
     LaneId id;
@@ -62,22 +66,22 @@ class TransferPipe {
     std::byte* staging = nullptr;
     Event last;  // After the latest chunk.
     TransferJobId last_job_id = 0;
-    bool is_last_zero_copy = false;
   };
 
   TransferPipe(Device& device, const PipeOptions& options) : device_(device), options_(options) {}
   Status prepare();
+  LeafRange cut_next(const TransferJob& job) const;
+  std::size_t take_place();
   Status order_lane(TransferJob& job, std::size_t lane_index);
-  Status submit(const TransferJob& job, const LeafRange& leaves, Lane& lane,
-                std::uint64_t* digests);
-  Status submit_kernel(const TransferJob& job, const LeafRange& leaves, LaneId lane,
-                       BlockCopyKind kind, std::byte* staging, std::uint64_t* digests);
+  Status submit(const TransferJob& job, const Chunk& chunk, std::size_t lane_index);
+  Status submit_staged(const TransferJob& job, const Chunk& chunk, std::size_t lane_index);
+  Status submit_fragments(const TransferJob& job, const Chunk& chunk, std::size_t lane_index);
+  Status submit_kernel(const TransferJob& job, const Chunk& chunk, std::size_t lane_index,
+                       BlockCopyKind kind, std::byte* staging);
+  Status end_first_kernel(std::size_t lane_index);
   void plan_fragment_copies(const TransferJob& job, const LeafRange& leaves);
   void plan_staging_copies(const TransferJob& job, const LeafRange& leaves, std::byte* staging);
-  void hash_slots(const TransferJob& job, const LeafRange& leaves, std::uint64_t* digests) const;
-  std::uint64_t* digests_at(std::size_t place) const {
-    return digests_ + place * leaves_per_chunk_;
-  }
+  void hash_slots(const TransferJob& job, const Chunk& chunk) const;
 
   // Constant after create().
   Device& device_;
@@ -89,8 +93,13 @@ class TransferPipe {
 
   std::array<Lane, kNumLanes> lanes_;
   std::array<Event, kChunksInFlightMax> chunk_done_{};
+  Event kernel_done_;  // For kernels that are not the end of their chunk.
+  // After the latest kernel, and its lane; no event: all kernels were seen to end.
+  Event last_kernel_;
+  std::size_t last_kernel_lane_ = 0;
   std::deque<Chunk> chunks_;  // In order of submission.
   std::uint64_t num_chunks_ = 0;
+  std::uint64_t num_chunks_since_idle_ = 0;
   std::size_t next_lane_ = 0;
   Status broken_;
   std::vector<CopyPiece> pieces_;  // Kept for their memory.
