@@ -174,6 +174,15 @@ bool CudaDevice::is_host_memory(const std::byte* address) const {
 
 Result<std::uint64_t> CudaDevice::do_identify_memory(const std::byte* address) {
   const CudaContextScope scope(driver_, context_);
+  // Numbers are never given twice, so what is known of one stays true: each job asks for all its
+  // tensors, and this is one call instead of three.
+  unsigned long long buffer_id = 0;
+  const bool has_id = driver_.pointer_attribute(&buffer_id, kPointerBufferId,
+                                                cuda_address(address)) == kCudaSuccess;
+  if (has_id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (own_buffers_.contains(buffer_id)) return std::uint64_t{buffer_id};
+  }
   if (is_host_memory(address)) {
     return Status(
         StatusCode::kInvalidArgument,
@@ -189,12 +198,11 @@ Result<std::uint64_t> CudaDevice::do_identify_memory(const std::byte* address) {
                   "cannot use memory of another device: device=" + std::to_string(ordinal) +
                       ", not " + info_.name);
   }
-  unsigned long long buffer_id = 0;
   // Not every kind of allocation has one.
-  if (driver_.pointer_attribute(&buffer_id, kPointerBufferId, cuda_address(address)) !=
-      kCudaSuccess) {
-    return std::uint64_t{0};
-  }
+  if (!has_id) return std::uint64_t{0};
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (own_buffers_.size() == kOwnBuffersMax) own_buffers_.clear();
+  own_buffers_.insert(buffer_id);
   return std::uint64_t{buffer_id};
 }
 
