@@ -11,7 +11,7 @@ ARGS ?=
 
 PYTHON := .venv/bin/python
 STEP := tools/run_step.sh
-CPP_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' | sort)
+CPP_FILES = $(shell find csrc tests bench -name '*.cc' -o -name '*.h' | sort)
 PYTHON_FILES = setup.py $(wildcard kvtier bench tools tests)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -71,6 +71,11 @@ bench-regress: build ## Speed as ratios within one run; results are kept below b
 fuzz: ## Fuzz each target for SECONDS=N with libFuzzer
 	@$(STEP) "set-up for fuzzing" tools/setup.sh fuzz
 	@tools/run_fuzzers.sh $(SECONDS)
+
+.PHONY: aarch64
+aarch64: ## Cross-compile the core for aarch64 and run its C++ tests under an emulator (ARGS= for them)
+	@$(STEP) "set-up for aarch64" tools/setup.sh aarch64
+	@tools/test_aarch64.sh $(ARGS)
 
 .PHONY: soak
 soak: build ## Random load with every byte verified, for SECONDS=N

@@ -31,8 +31,13 @@ class CMakeBuild(build_ext):
         # setuptools clears `inplace` while it builds, so what was asked for is noted here.
         self._is_development = bool(self.inplace) or bool(getattr(self, "editable_mode", False))
         self._configure(BUILD_FOLDER)
+        cache = _read_cmake_cache()
+        if not self._is_development and not cache.get("KVTIER_CUDA_ARCHS_BUILT"):
+            nvcc = cache.get("KVTIER_NVCC", "NOTFOUND")
+            reason = "nvcc is not installed" if nvcc.endswith("NOTFOUND") else "none were asked for"
+            print(f"note: {reason}: no kernels for GPUs, whose copy engines do all")
         self.extensions = [
-            ext for ext in self.extensions if ext.name != RING_MODULE or _add_liburing(ext)
+            ext for ext in self.extensions if ext.name != RING_MODULE or _add_liburing(ext, cache)
         ]
         super().run()
 
@@ -73,6 +78,10 @@ class CMakeBuild(build_ext):
             "KVTIER_BUILD_FUZZ": "OFF",
             # Whoever installs from source may have a compiler with warnings unknown here.
             "KVTIER_WERROR": "OFF",
+            # A wheel is for any GPU. What is built in place is for this machine's, if it has one.
+            "KVTIER_CUDA_ARCHS": os.environ.get(
+                "KVTIER_CUDA_ARCHS", "native" if self._is_development else "all"
+            ),
             "Python_EXECUTABLE": sys.executable,
             "pybind11_DIR": pybind11.get_cmake_dir(),
         }
@@ -80,12 +89,16 @@ class CMakeBuild(build_ext):
         _run("cmake", "-S", str(ROOT), "-B", str(build_folder), *generator, *settings)
 
 
-def _add_liburing(ext: Extension) -> bool:
-    """Completes the ring's extension with the liburing that CMake found; False where it is none."""
+def _read_cmake_cache() -> dict[str, str]:
+    """What CMake found and decided, by variable."""
     cache = (BUILD_FOLDER / "CMakeCache.txt").read_text(encoding="utf-8", errors="replace")
-    found = dict(re.findall(r"^(KVTIER_LIBURING_\w+):\w+=(.*)$", cache, re.MULTILINE))
-    include_dir = found.get("KVTIER_LIBURING_INCLUDE_DIR", "NOTFOUND")
-    library = found.get("KVTIER_LIBURING_LIBRARY", "NOTFOUND")
+    return dict(re.findall(r"^(KVTIER_\w+):\w+=(.*)$", cache, re.MULTILINE))
+
+
+def _add_liburing(ext: Extension, cache: dict[str, str]) -> bool:
+    """Completes the ring's extension with the liburing that CMake found; False where it is none."""
+    include_dir = cache.get("KVTIER_LIBURING_INCLUDE_DIR", "NOTFOUND")
+    library = cache.get("KVTIER_LIBURING_LIBRARY", "NOTFOUND")
     if include_dir.endswith("NOTFOUND") or library.endswith("NOTFOUND"):
         folder = os.environ.get("KVTIER_LIBURING_DIR")
         place = f"below KVTIER_LIBURING_DIR={folder}" if folder else "installed"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up a development environment: system packages, a virtual environment in .venv, kvtier in it.
-# Usage: setup.sh [fuzz]; "fuzz" also installs the compiler that has libFuzzer. KVTIER_PYTHON names
-# the Python to use. Does nothing when nothing has changed since it last succeeded.
+# Usage: setup.sh [fuzz|aarch64]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
+# cross compiler and an emulator. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +10,8 @@ packages=(g++ cmake ninja-build make pkg-config ccache
   libxxhash-dev liburing-dev doctest-dev python3 python3-dev python3-venv)
 if [ "${1:-}" = fuzz ]; then
   packages+=(clang libclang-rt-14-dev)
+elif [ "${1:-}" = aarch64 ]; then
+  packages+=(g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 fi
 stamp=.venv/kvtier_setup.stamp
 

@@ -27,7 +27,7 @@ build() {
   # Warnings of a compiler that is not the project's own are no errors.
   cmake -S . -B "$build" "${generator[@]}" "${carried[@]}" -DKVTIER_WERROR=OFF \
     -DKVTIER_BUILD_TESTS=OFF -DKVTIER_BUILD_GPU_TESTS=ON \
-    "-DKVTIER_CUDA_ARCHS=${KVTIER_CUDA_ARCHS:-90}" &&
+    "-DKVTIER_CUDA_ARCHS=${KVTIER_CUDA_ARCHS:-native}" &&
     cmake --build "$build" --target kvtier_gpu_tests kvtier_transfer_probe
 }
 
@@ -46,8 +46,18 @@ sanitize() {
   return "$status"
 }
 
+# The first line says of what the others tell; see bench/results/.
 probe() {
-  (cd "$results" && timeout 200 "$build/kvtier_transfer_probe" "$results/transfer_probe.jsonl")
+  (cd "$results" && timeout 200 "$build/kvtier_transfer_probe" "$results/transfer_probe.jsonl") || return 1
+  local commit driver link
+  commit=$(git rev-parse --short HEAD 2>/dev/null || cat carry/commit 2>/dev/null || echo unknown)
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+  link=$(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.max --format=csv,noheader | head -n 1)
+  {
+    printf '{"what": "run", "commit": "%s", "driver": "%s", "command": "bench/gpu/run.sh", "link": "PCIe %s"}\n' \
+      "$commit" "$driver" "${link/, / x}"
+    cat "$results/transfer_probe.jsonl"
+  } >"$results/transfer.jsonl"
 }
 
 lab() {

@@ -17,7 +17,7 @@ namespace {
 
 const ChecksumKernels& kernels_in_use() {
   static const ChecksumKernels* const kernels = [] {
-    const ChecksumKernels* paths[kChecksumPathsMax];
+    const ChecksumKernels* paths[kChecksumPathsMax] = {};
     list_checksum_kernels(paths);
     return paths[0];
   }();

@@ -31,25 +31,38 @@ class ThreadExecutor final : public Executor {
 
   void start(Pump pump) override {
     KVTIER_CHECK(!thread_.joinable());
-    thread_ = std::thread([this, pump = std::move(pump)] { run(pump); });
+    pump_ = std::move(pump);
+    thread_ = std::thread([this] { run(); });
     pthread_setname_np(thread_.native_handle(), "kvtier-pump");
   }
 
   void wake() override {
-    std::lock_guard<std::mutex> lock(wake_mutex_);
+    const std::lock_guard<std::mutex> lock(wake_mutex_);
     is_woken_ = true;
-    wake_changed_.notify_one();
+    tell_pumper();
   }
 
-  void notify() override { waiters_changed_.notify_all(); }
+  void notify() override {
+    waiters_changed_.notify_all();
+    const std::lock_guard<std::mutex> lock(wake_mutex_);
+    if (!has_pumping_waiter_) return;
+    is_notified_ = true;
+    pumping_waiter_changed_.notify_one();
+  }
 
   bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_done,
             TimeNs deadline_ns) override {
-    while (!is_done()) {
+    if (is_done()) return true;
+    const PumpingTurn turn(*this);
+    do {
       const TimeNs now_ns = clock_.now_ns();
       if (now_ns >= deadline_ns) return false;
-      waiters_changed_.wait_for(lock, piece_until(now_ns, deadline_ns));
-    }
+      if (turn.is_taken() && !is_stopped()) {
+        pump_until_notified(lock, deadline_ns);
+      } else {
+        waiters_changed_.wait_for(lock, piece_until(now_ns, deadline_ns));
+      }
+    } while (!is_done());
     return true;
   }
 
@@ -66,41 +79,142 @@ class ThreadExecutor final : public Executor {
 
   void stop() override {
     {
-      std::lock_guard<std::mutex> lock(wake_mutex_);
+      std::unique_lock<std::mutex> lock(wake_mutex_);
       is_stopped_ = true;
-      wake_changed_.notify_one();
+      thread_changed_.notify_one();
+      pumping_waiter_changed_.notify_one();
+      pump_ended_.wait(lock, [this] { return !is_pump_running_; });
     }
     if (thread_.joinable()) thread_.join();
     (void)copy_pool_.stop(kStopGraceNs);
   }
 
  private:
-  void run(const Pump& pump) {
-    while (true) {
-      const TimeNs next_ns = pump();
-      if (copy_pool_.run_one()) continue;
-      std::unique_lock<std::mutex> lock(wake_mutex_);
-      while (!is_woken_ && !is_stopped_) {
+  // ---- One of the waiters pumps: each hand-over to the pump's thread and back costs two switches,
+  // ---- and a processor that sleeps in between, which is most of what a single read waits for.
+
+  /// Holds the turn of the waiter that pumps; given back however the wait ends.
+  class PumpingTurn {
+   public:
+    explicit PumpingTurn(ThreadExecutor& executor)
+        : executor_(executor), is_taken_(executor.take_turn()) {}
+    ~PumpingTurn() {
+      if (is_taken_) executor_.give_turn_back();
+    }
+    PumpingTurn(const PumpingTurn&) = delete;
+    PumpingTurn& operator=(const PumpingTurn&) = delete;
+    bool is_taken() const { return is_taken_; }
+
+   private:
+    ThreadExecutor& executor_;
+    const bool is_taken_;
+  };
+
+  bool take_turn() {
+    const std::lock_guard<std::mutex> lock(wake_mutex_);
+    const bool has_copy_threads = copy_pool_.num_threads() > 0;  // Else the pump's thread copies.
+    if (!thread_.joinable() || !has_copy_threads || has_pumping_waiter_ || is_stopped_) {
+      return false;
+    }
+    has_pumping_waiter_ = true;
+    is_notified_ = false;
+    return true;
+  }
+
+  void give_turn_back() {
+    const std::lock_guard<std::mutex> lock(wake_mutex_);
+    has_pumping_waiter_ = false;
+    if (is_woken_ || next_pump_ns_ < thread_sleeps_until_ns_) thread_changed_.notify_one();
+  }
+
+  /// Gives up `lock` until something changed, the deadline came or the executor was stopped; pumps
+  /// meanwhile. What was notified since the turn was taken, or since the last call, counts.
+  void pump_until_notified(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns) {
+    lock.unlock();
+    {
+      std::unique_lock<std::mutex> wake_lock(wake_mutex_);
+      while (!is_notified_ && !is_stopped_) {
+        if (run_pump_if_due(wake_lock)) continue;
         const TimeNs now_ns = clock_.now_ns();
-        if (now_ns >= next_ns) break;
-        wake_changed_.wait_for(lock, piece_until(now_ns, next_ns));
+        if (now_ns >= deadline_ns) break;
+        const TimeNs until_ns =
+            is_pump_running_ ? deadline_ns : std::min(deadline_ns, next_pump_ns_);
+        pumping_waiter_changed_.wait_for(wake_lock, piece_until(now_ns, until_ns));
       }
-      if (is_stopped_) return;
-      is_woken_ = false;
+    }
+    lock.lock();
+    // What changes from here on is said again: that takes `lock`.
+    const std::lock_guard<std::mutex> wake_lock(wake_mutex_);
+    is_notified_ = false;
+  }
+
+  bool is_stopped() {
+    const std::lock_guard<std::mutex> lock(wake_mutex_);
+    return is_stopped_;
+  }
+
+  // ---- Both kinds of pumpers, with wake_mutex_ held --------------------------------------------
+
+  void tell_pumper() {
+    if (has_pumping_waiter_) {
+      pumping_waiter_changed_.notify_one();
+    } else {
+      thread_changed_.notify_one();
     }
   }
 
-  // Constant after construction.
+  /// Runs the pump, without the mutex, unless it runs or has nothing to do; whether it ran.
+  bool run_pump_if_due(std::unique_lock<std::mutex>& wake_lock) {
+    const bool is_due = is_woken_ || clock_.now_ns() >= next_pump_ns_;
+    if (!is_due || is_pump_running_ || is_stopped_) return false;
+    is_woken_ = false;
+    is_pump_running_ = true;
+    wake_lock.unlock();
+    const TimeNs next_ns = pump_();
+    wake_lock.lock();
+    next_pump_ns_ = next_ns;
+    is_pump_running_ = false;
+    if (is_stopped_) pump_ended_.notify_all();
+    // Whose turn it is may have changed meanwhile.
+    if (is_woken_) tell_pumper();
+    return true;
+  }
+
+  void run() {
+    std::unique_lock<std::mutex> lock(wake_mutex_);
+    while (!is_stopped_) {
+      if (!has_pumping_waiter_ && run_pump_if_due(lock)) {
+        lock.unlock();
+        while (copy_pool_.run_one()) {
+        }
+        lock.lock();
+        continue;
+      }
+      const TimeNs now_ns = clock_.now_ns();
+      thread_sleeps_until_ns_ = has_pumping_waiter_ ? kNeverNs : next_pump_ns_;
+      thread_changed_.wait_for(lock, piece_until(now_ns, thread_sleeps_until_ns_));
+    }
+  }
+
+  // Constant after start().
   Clock& clock_;
+  Pump pump_;
   std::thread thread_;
   CopyPool copy_pool_;
-  // The waiters' own mutex guards what they wait for.
+  // The waiters' own mutex guards what they wait for. Taken before wake_mutex_.
   std::condition_variable waiters_changed_;
   // Guarded by wake_mutex_.
   std::mutex wake_mutex_;
-  std::condition_variable wake_changed_;
+  std::condition_variable thread_changed_;
+  std::condition_variable pumping_waiter_changed_;
+  std::condition_variable pump_ended_;
+  TimeNs next_pump_ns_ = 0;
+  TimeNs thread_sleeps_until_ns_ = 0;
   bool is_woken_ = false;
   bool is_stopped_ = false;
+  bool is_pump_running_ = false;
+  bool has_pumping_waiter_ = false;
+  bool is_notified_ = false;  // For the pumping waiter.
 };
 
 }  // namespace

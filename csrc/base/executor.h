@@ -1,6 +1,6 @@
 // Executor: who runs the store's background work and how a caller waits for it. The threaded one
-// uses a thread and a copy pool, the simulated one steps everything in the waiting caller from a
-// seed. Thread-safe.
+// uses a thread, a waiting caller when there is one, and a copy pool; the simulated one steps
+// everything in the waiting caller from a seed. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,8 @@ class Executor {
   /// Something that waiters wait for may have changed. Call with the mutex of the waiters held.
   virtual void notify() = 0;
   /// Waits with `lock` (held on entry and exit) until `is_done()` or `deadline_ns`; `is_done` runs
-  /// with the lock held. Returns is_done()'s last value.
+  /// with the lock held. Returns is_done()'s last value. The caller may have to pump meanwhile, so
+  /// it must hold no other lock that the pump takes.
   virtual bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_done,
                     TimeNs deadline_ns) = 0;
   /// Runs `step` soon, where it may copy but not wait. It must not throw. Any thread, also with
@@ -43,7 +44,7 @@ class Executor {
 };
 
 /// One background thread, named "kvtier-pump", and a copy pool of `num_copy_threads` (0: by the
-/// process' affinity). `clock` must be the system's and outlive it.
+/// process' affinity). While callers wait, one of them pumps instead of that thread. `clock` must be the system's and outlive it.
 std::unique_ptr<Executor> make_thread_executor(Clock& clock, std::uint32_t num_copy_threads = 0);
 
 }  // namespace kvtier

@@ -42,7 +42,8 @@ Result<std::uint64_t> num_blocks_of(const FragmentPlace& fragment, std::size_t f
   return room_bytes / fragment.stride_bytes + 1;
 }
 
-// Whether some block's `one` and some block's `other` share a byte. Both lie in one tensor.
+// Whether some block's `one` and some block's `other` share a byte. Their offsets count from one
+// place.
 bool are_overlapping(const FragmentPlace& one, const FragmentPlace& other,
                      std::uint64_t num_blocks) {
   const auto end_of = [num_blocks](const FragmentPlace& fragment) {
@@ -65,11 +66,16 @@ bool are_overlapping(const FragmentPlace& one, const FragmentPlace& other,
   return num_strides + 1 < num_blocks && behind_bytes + second.fragment_bytes > first.stride_bytes;
 }
 
-Status check_overlaps(std::span<const FragmentPlace> fragments, std::uint64_t num_blocks) {
-  for (std::size_t index = 0; index < fragments.size(); ++index) {
+// Tensors may be views of one memory, so addresses are compared.
+Status check_overlaps(std::span<const TensorPlace> tensors,
+                      std::span<const FragmentPlace> fragments, std::uint64_t num_blocks) {
+  std::vector<FragmentPlace> placed(fragments.begin(), fragments.end());
+  for (FragmentPlace& fragment : placed) {
+    fragment.offset_bytes += reinterpret_cast<std::uintptr_t>(tensors[fragment.tensor_index].base);
+  }
+  for (std::size_t index = 0; index < placed.size(); ++index) {
     for (std::size_t before = 0; before < index; ++before) {
-      if (fragments[before].tensor_index != fragments[index].tensor_index) continue;
-      if (are_overlapping(fragments[before], fragments[index], num_blocks)) {
+      if (are_overlapping(placed[before], placed[index], num_blocks)) {
         return refused("fragments overlap: " + place_of(fragments[before], before) + " and " +
                        place_of(fragments[index], index) +
                        " num_blocks=" + std::to_string(num_blocks));
@@ -96,7 +102,7 @@ Result<FragmentTable> make_fragment_table(std::span<const TensorPlace> tensors,
     if (!room.is_ok()) return room.status();
     num_blocks = std::min(num_blocks, room.value());
   }
-  Status apart = check_overlaps(fragments, num_blocks);
+  Status apart = check_overlaps(tensors, fragments, num_blocks);
   if (!apart.is_ok()) return apart;
   std::vector<Fragment> placed;
   placed.reserve(fragments.size());

@@ -66,12 +66,13 @@ Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   };
   (void)wait(locked, is_drained, deadline_ns);
   const std::size_t num_dropped = writes_->drop_backlog();
-  if (num_dropped > 0) {
-    log("warning",
-        "closed before everything was on disk: num_blocks=" + std::to_string(num_dropped));
-  }
   const bool is_on_time =
       wait(locked, [this] { return writes_->num_in_flight() == 0; }, deadline_ns);
+  const std::size_t num_missing = num_dropped + writes_->num_in_flight();
+  if (num_missing > 0) {
+    log("warning",
+        "closed before everything was on disk: num_blocks=" + std::to_string(num_missing));
+  }
   if (!is_on_time || !disk_->is_readable()) return Status::ok();
   if (options_.is_deleted_on_exit) {
     return run_task(locked, deadline_ns, [this] { return store_directory_->remove_all_files(); });

@@ -49,7 +49,7 @@ struct Store::Impl::GetCall {
   std::uint64_t read_ahead_bytes = 0;  // Of loads that this call uses now.
   std::uint64_t staged_bytes = 0;      // Of those, in staging buffers of its own.
   std::size_t num_loads = 0;
-  bool is_window_full = false;
+  std::uint64_t full_bytes = 0;  // What was under way when no more was let in; 0: all was.
 };
 
 Result<std::vector<Outcome>> Store::Impl::get(const GetRequest& request) {
@@ -63,7 +63,7 @@ Result<std::vector<Outcome>> Store::Impl::get(const GetRequest& request) {
 Task<Store::Impl::Outcomes> Store::Impl::run_get(GetRequest request, const Namespace& space,
                                                  Flow& flow) {
   const TimeNs deadline_ns = seams_.clock->now_ns() + request.timeout_ns;
-  GetCall call{request, space, deadline_ns, {}, 0, 0, 0, 0, 0, false};
+  GetCall call{request, space, deadline_ns, {}, 0, 0, 0, 0, 0, 0};
   plan_get(call);
   std::uint64_t turn_bytes = 0;
   if (call.num_found > 0) co_await GiveWay(flow);
@@ -201,28 +201,27 @@ void Store::Impl::verify(Load& load, const Namespace& space, const BlockKey& key
   changed_for_waiters();
 }
 
-/// Starts reads for the coming blocks as far as the window and free buffers go. A window that was
-/// full is refilled a good part at a time: neighbours that are asked for together become one read.
+/// Starts reads for the coming blocks as far as the window and free buffers go. What was full is
+/// refilled a good part at a time: neighbours that are asked for together become one read.
 void Store::Impl::issue_loads(GetCall& call) {
   if (!disk_ || !disk_->is_readable()) return;
   const std::uint64_t slot_bytes = call.space.slot_bytes;
   const bool is_slow = loader_->least_read_ns() > kSlowReadNs;
   const std::uint64_t window_bytes =
       std::max(is_slow ? kReadAheadSlowBytes : kReadAheadBytes, kReadAheadLongBlocks * slot_bytes);
-  if (call.is_window_full) {
-    if (call.read_ahead_bytes + window_bytes / 4 > window_bytes) return;
-    if (call.num_loads > kReadAheadBlocksMax / 4 * 3) return;
-  }
-  call.is_window_full = false;
+  if (call.read_ahead_bytes > call.full_bytes / 4 * 3 && call.full_bytes > 0) return;
+  call.full_bytes = 0;
   for (; call.next_to_issue < call.blocks.size(); ++call.next_to_issue) {
     const std::size_t i = call.next_to_issue;
     if (call.blocks[i].entry == kNoEntry || index_.at(call.blocks[i].entry).is_resident(kHost)) {
       continue;
     }
-    call.is_window_full =
-        call.num_loads > 0 && (call.read_ahead_bytes + slot_bytes > window_bytes ||
-                               call.num_loads >= kReadAheadBlocksMax);
-    if (call.is_window_full || !start_load(call, i, 0)) break;
+    const bool is_full = call.num_loads > 0 && (call.read_ahead_bytes + slot_bytes > window_bytes ||
+                                                call.num_loads >= kReadAheadBlocksMax);
+    if (is_full || !start_load(call, i, 0)) {
+      call.full_bytes = call.read_ahead_bytes;
+      break;
+    }
   }
   submit_io();
 }

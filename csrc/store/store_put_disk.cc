@@ -1,6 +1,7 @@
 // put without a host slot: through staging buffers straight to disk, a window at a time.
 // Thread-safe.
 #include <cstring>
+#include <utility>
 
 #include "store/put_call.h"
 
@@ -13,12 +14,19 @@ namespace {
 
 // A job gives way after so many bytes.
 constexpr std::uint64_t kTurnBytes = 4ull << 20;
+// The pump is told of so many bytes at once: each time costs a switch of threads, and neighbours
+// that it sees together become one write.
+constexpr std::uint64_t kToldBytes = 512ull << 10;
 
 }  // namespace
 
 Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
   const std::uint64_t slot_bytes = call.space.slot_bytes;
   std::uint64_t held_bytes = 0;
+  std::uint64_t untold_bytes = 0;
+  const auto tell_pump = [this, &untold_bytes] {
+    if (std::exchange(untold_bytes, 0) > 0) changed();
+  };
   std::uint64_t turn_bytes = kTurnBytes;  // The first copy is not the submitter's.
   std::size_t first_open = 0;             // Blocks before it have ended, or hold no buffer.
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
@@ -26,8 +34,11 @@ Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
     if (!block.takes_bytes()) continue;
     if (turn_bytes >= kTurnBytes) {
       turn_bytes = 0;
+      tell_pump();
       co_await GiveWay(flow);
     }
+    const bool is_window_full = held_bytes + slot_bytes > staging_->window_bytes();
+    if (is_window_full || untold_bytes >= kToldBytes) tell_pump();
     while (held_bytes > 0 && held_bytes + slot_bytes > staging_->window_bytes()) {
       while (!call.blocks[first_open].is_in_window) ++first_open;
       const auto is_ended = [fill = call.blocks[first_open].fill] { return fill->is_ended; };
@@ -39,6 +50,7 @@ Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
     const auto is_parent_queued = [this, entry = block.entry] {
       return is_parent_settled(entry) || index_.at(index_.at(entry).parent).is_queued;
     };
+    if (!is_parent_queued()) tell_pump();
     const bool has_parent = co_await wait_until(flow, is_parent_queued, call.deadline_ns);
     std::optional<std::span<std::byte>> buffer;
     if (has_parent) {
@@ -50,9 +62,11 @@ Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
     }
     held_bytes += slot_bytes;
     turn_bytes += slot_bytes;
+    untold_bytes += slot_bytes;
     block.is_in_window = true;
     fill_disk_block(call, i, *buffer, flow);
   }
+  tell_pump();
   for (PutBlock& block : call.blocks) {
     if (!block.is_in_window) continue;
     const auto is_ended = [&block] { return block.fill->is_ended; };
@@ -103,7 +117,6 @@ void Store::Impl::fill_disk_block(PutCall& call, std::size_t i, std::span<std::b
   } else {
     writes_->rewrite(entry, buffer, on_end);
   }
-  changed();
 }
 
 Task<std::optional<std::span<std::byte>>> Store::Impl::reserve_staging(std::uint64_t num_bytes,
@@ -115,6 +128,7 @@ Task<std::optional<std::span<std::byte>>> Store::Impl::reserve_staging(std::uint
   // writes to give some back.
   if (is_holding) buffer = staging_->reserve(0, num_bytes);
   if (buffer) co_return buffer;
+  changed();  // Those writes may not be known to the pump yet.
   const std::uint64_t ticket = staging_->enter_line();
   const auto is_reserved = [this, &buffer, ticket, num_bytes] {
     if (!buffer) buffer = staging_->reserve(ticket, num_bytes);

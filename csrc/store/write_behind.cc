@@ -6,8 +6,10 @@
 namespace kvtier::store {
 namespace {
 
-// Enough to keep a device busy, few enough that loads do not queue behind them.
-constexpr std::size_t kInFlightMax = 16;
+// Enough to keep a device busy, few enough that loads do not queue behind them: blocks, or as many
+// more as the bytes of small ones need, so that neighbours are there to be joined.
+constexpr std::size_t kInFlightBlocks = 16;
+constexpr std::uint64_t kInFlightBytesLeast = 4ull << 20;
 constexpr std::uint64_t kInFlightBytesMax = 32ull << 20;
 constexpr std::size_t kDeferredMax = 1u << 20;
 
@@ -148,8 +150,9 @@ void WriteBehind::step(TimeNs now_ns) {
   offer_deferred(now_ns);
   if (!disk_.is_writable(now_ns)) return decline_queue();
   while (!queue_.empty()) {
-    if (in_flight_.size() + waiting_.size() >= kInFlightMax) return;
-    if (in_flight_bytes_ > 0 && in_flight_bytes_ >= kInFlightBytesMax) return;
+    const bool has_blocks = in_flight_.size() + waiting_.size() >= kInFlightBlocks;
+    if (has_blocks && in_flight_bytes_ >= kInFlightBytesLeast) return;
+    if (in_flight_bytes_ >= kInFlightBytesMax) return;
     bool is_waiting = false;
     const bool is_started = start(queue_.front(), is_waiting);
     if (is_waiting) return;

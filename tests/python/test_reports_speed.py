@@ -55,13 +55,36 @@ def test_a_single_read_waits_for_no_timer_i3(open_store: OpenStore, memory_folde
     assert tiers["disk"]["hits"] >= 50
 
 
-def num_write_calls() -> int:
-    """System calls of this process that write."""
+def num_calls(name: str) -> int:
+    """System calls of this process that read ("syscr") or write ("syscw")."""
     try:
         text = Path("/proc/self/io").read_text(encoding="ascii")
     except OSError as error:
         pytest.skip(f"cannot count system calls: {error}")
-    return int(text.split("syscw:")[1].split()[0])
+    return int(text.split(f"{name}:")[1].split()[0])
+
+
+def num_write_calls() -> int:
+    return num_calls("syscw")
+
+
+def test_a_chain_comes_back_in_few_reads_i9(open_store: OpenStore, disk_folder: Path) -> None:
+    """Blocks of one chain lie side by side, and what is asked for together is one read."""
+    # Threads: the kernel counts no reads of a ring. Both engines join neighbours by the same queue.
+    store = open_store(disk_folder / "store", host_bytes=0, io="threads")
+    ns = namespace_of(store, block_bytes=16 << 10, block_tokens=1)
+    keys = ns.keys(range(256))
+    data = payloads(keys, 1, 16 << 10)
+    assert ns.put(keys, data).num_accepted == 256
+    store.flush()
+    out = np.zeros_like(data)
+    ns.get(keys[:1], out[:1])  # Opens the file.
+    before = num_calls("syscr")
+    assert ns.get(keys, out).num_blocks == 256
+    num_reads = num_calls("syscr") - before
+    np.testing.assert_array_equal(out, data)
+    # Two are the counter's own.
+    assert num_reads <= 8 + 2, f"{num_reads} reads for one chain"
 
 
 @pytest.mark.parametrize("host_bytes", [0, "8MiB"])

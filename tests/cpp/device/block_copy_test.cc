@@ -25,6 +25,7 @@ class HostMemoryWorld : public BlockCopyWorld {
   std::span<std::byte> make_page_locked(std::size_t length_bytes) override {
     return make_memory(length_bytes);
   }
+  bool is_memory_one() const override { return true; }
   void write(std::span<std::byte> memory, std::span<const std::byte> bytes) override {
     std::copy(bytes.begin(), bytes.end(), memory.begin());
   }
@@ -100,8 +101,7 @@ TEST_CASE("the host device moves and hashes blocks of every shape") {
 }
 
 TEST_CASE("the kernels move and hash blocks of every shape") {
-  // An exchange between 32 threads of the host takes milliseconds.
-  check_block_copy_conformance([] { return std::make_unique<HostKernelWorld>(); }, 32 * 1024);
+  check_block_copy_conformance([] { return std::make_unique<HostKernelWorld>(); });
 }
 
 TEST_CASE("block ids and leaves out of range are refused") {

@@ -54,7 +54,7 @@ inline std::vector<BlockShape> block_shapes() {
       {"one byte", {1}, {}, 0, 0},
       {"parts, one of them empty", {4096, 4096, 100, 924}, {5000, 0, 4216}, 0, 0},
       {"small parts", {64, 64}, {32, 32, 64}, 64, 0},
-      {"half a MiB", {524288}, {}, 0, 0},
+      {"more leaves than warps", {163840}, {}, 0, 0},
   };
 }
 

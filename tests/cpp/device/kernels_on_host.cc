@@ -1,9 +1,10 @@
 // The kernels' source as C++, with what it takes for granted of a GPU. For one caller at a time.
 #include "device/kernels_on_host.h"
 
-#include <barrier>
+#include <array>
+#include <cstddef>
+#include <cstdlib>
 #include <map>
-#include <thread>
 #include <vector>
 
 // ---- What a kernel takes for granted ----
@@ -22,23 +23,28 @@ namespace {
 struct HostDimensions {
   unsigned x = 0;
 };
-thread_local HostDimensions threadIdx;
-thread_local HostDimensions blockIdx;
+HostDimensions threadIdx;
+HostDimensions blockIdx;
 HostDimensions gridDim;
 
-/// The exchange of one warp: everybody leaves a value, then takes somebody's.
+/// One warp whose lanes run one after the other, all of them again and again: each time one more
+/// exchange between them is known. What comes behind the first unknown one is done with a wrong
+/// value and done again; that is harmless because a kernel never reads what it writes.
 struct HostWarp {
-  std::barrier<> arrival{kLanesPerWarp};
-  unsigned long long values[kLanesPerWarp] = {};
+  using Values = std::array<unsigned long long, kLanesPerWarp>;
+
+  std::vector<Values> exchanges;  // Those that are known, in order.
+  Values given{};                 // To the next one.
+  std::size_t num_asked = 0;      // Exchanges that the lane has come to.
 };
-thread_local HostWarp* host_warp = nullptr;
+HostWarp* host_warp = nullptr;
 
 inline unsigned long long exchange_in_warp(unsigned long long value, unsigned source_lane) {
-  host_warp->values[threadIdx.x % kLanesPerWarp] = value;
-  host_warp->arrival.arrive_and_wait();
-  const unsigned long long taken = host_warp->values[source_lane];
-  host_warp->arrival.arrive_and_wait();
-  return taken;
+  const std::size_t index = host_warp->num_asked++;
+  const std::size_t num_known = host_warp->exchanges.size();
+  if (index < num_known) return host_warp->exchanges[index][source_lane];
+  if (index == num_known) host_warp->given[threadIdx.x % kLanesPerWarp] = value;
+  return 0;
 }
 
 inline unsigned long long __shfl_xor_sync(unsigned, unsigned long long value, unsigned mask) {
@@ -66,6 +72,27 @@ inline unsigned min(unsigned one, unsigned other) { return one < other ? one : o
 #include "device/cuda_block_copy.cu"
 
 namespace kvtier::testing {
+namespace {
+
+void run_warp(HostKernel kernel, const cuda::KernelArguments& arguments, unsigned first_thread) {
+  cuda::HostWarp warp;
+  cuda::host_warp = &warp;
+  while (true) {
+    std::size_t num_asked = 0;
+    for (unsigned lane = 0; lane < cuda::kLanesPerWarp; ++lane) {
+      cuda::threadIdx.x = first_thread + lane;
+      warp.num_asked = 0;
+      kernel(arguments);
+      // Lanes that part ways would wait for each other for ever on a GPU.
+      if (lane > 0 && warp.num_asked != num_asked) std::abort();
+      num_asked = warp.num_asked;
+    }
+    if (num_asked == warp.exchanges.size()) return;
+    warp.exchanges.push_back(warp.given);
+  }
+}
+
+}  // namespace
 
 HostKernel find_host_kernel(const std::string& name) {
   static const std::map<std::string, HostKernel> kKernels = {
@@ -89,17 +116,8 @@ void run_host_kernel(HostKernel kernel, unsigned num_ctas, const cuda::KernelArg
       (arguments.num_leaves + arguments.leaves_per_turn - 1) / arguments.leaves_per_turn;
   for (unsigned warp_index = 0; warp_index < num_ctas * kWarps; ++warp_index) {
     if (warp_index >= num_turns) break;
-    cuda::HostWarp warp;
-    std::vector<std::thread> lanes;
-    for (unsigned lane = 0; lane < cuda::kLanesPerWarp; ++lane) {
-      lanes.emplace_back([&, lane] {
-        cuda::host_warp = &warp;
-        cuda::threadIdx.x = warp_index % kWarps * cuda::kLanesPerWarp + lane;
-        cuda::blockIdx.x = warp_index / kWarps;
-        kernel(arguments);
-      });
-    }
-    for (std::thread& lane : lanes) lane.join();
+    cuda::blockIdx.x = warp_index / kWarps;
+    run_warp(kernel, arguments, warp_index % kWarps * cuda::kLanesPerWarp);
   }
 }
 

@@ -22,11 +22,13 @@ struct PayloadId {
 
 inline void fill_payload(const PayloadId& id, std::uint64_t offset_bytes,
                          std::span<std::byte> target) {
+  std::uint64_t word = 0;
   for (std::size_t place = 0; place < target.size(); ++place) {
-    const std::uint64_t word_index = (offset_bytes + place) / 8;
-    const std::uint64_t word =
-        Random(id.key * 0x100000001ull + id.generation * 0x1003ull + word_index).next();
-    target[place] = static_cast<std::byte>(word >> ((offset_bytes + place) % 8 * 8));
+    const std::uint64_t offset = offset_bytes + place;
+    if (place == 0 || offset % 8 == 0) {
+      word = Random(id.key * 0x100000001ull + id.generation * 0x1003ull + offset / 8).next();
+    }
+    target[place] = static_cast<std::byte>(word >> (offset % 8 * 8));
   }
 }
 
