@@ -106,6 +106,19 @@ inline void lab_pipes(PipeLab& lab, Report& report) {
     variant.is_apart = false;
     variant.digests = LabDigests::kDevice;
   });
+  // What the engine's pipe is now, but for where the digests of loads go.
+  add(is, [](LabVariant& variant) {
+    variant.is_split = true;
+    variant.digests = LabDigests::kDevice;
+  });
+  add(is, [](LabVariant& variant) {
+    variant.is_split = true;
+    variant.is_apart = false;
+  });
+  add(is, [](LabVariant& variant) {
+    variant.is_split = true;
+    variant.num_ctas = 6;
+  });
   for (const LabVariant& variant : variants) lab_pipe(lab, variant, report);
 }
 

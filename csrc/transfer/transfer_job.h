@@ -38,7 +38,6 @@ struct TransferJob {
   TransferMethod method = TransferMethod::kAuto;
   Event begin;  // Recorded when the device reaches the job.
   bool has_begun = false;
-  bool is_lane_ordered[2] = {};  // Whether the lane was made to wait for `ready`.
   std::uint64_t next_leaf = 0;
   std::uint64_t num_chunks = 0;
   std::uint32_t num_chunks_in_flight = 0;
