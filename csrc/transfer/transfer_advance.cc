@@ -13,19 +13,31 @@ namespace {
 // While chunks are in flight. Others wait behind them on the device, so this need not be shorter to
 // keep the link busy; it is what a job's end is seen late.
 constexpr TimeNs kPollNs = 30 * kNsPerUs;
+// While the next thing that ends may be a job and is due soon, since something has just ended; a
+// job may also wait for its stream for long.
+constexpr TimeNs kEndPollNs = 10 * kNsPerUs;
+constexpr TimeNs kEndDueNs = 500 * kNsPerUs;
 // Chunks of one direction before the other is looked at: it must not idle meanwhile.
 constexpr std::size_t kChunksPerTurn = 2;
 // How many waiting jobs are asked whether they are ready while the first is not.
 constexpr std::size_t kReadyLooksMax = 8;
 
-// Copies of a block to one place twice over would leave a mix.
-Status check_distinct(const std::vector<std::int64_t>& block_ids) {
-  std::vector<std::int64_t> sorted = block_ids;
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice == sorted.end()) return Status::ok();
-  return Status(StatusCode::kInvalidArgument,
-                "cannot load a block twice in one job: block_id=" + std::to_string(*twice));
+// Copies of a block to one place twice over would leave a mix. is_seen: all false, and so again.
+Status check_distinct(const std::vector<std::int64_t>& block_ids, std::vector<bool>& is_seen) {
+  Status distinct;
+  std::size_t num_seen = 0;
+  for (; num_seen < block_ids.size() && distinct.is_ok(); ++num_seen) {
+    const auto block = static_cast<std::size_t>(block_ids[num_seen]);
+    if (is_seen[block]) {
+      distinct = Status(StatusCode::kInvalidArgument,
+                        "cannot load a block twice in one job: block_id=" + std::to_string(block));
+    }
+    is_seen[block] = true;
+  }
+  for (std::size_t index = 0; index < num_seen; ++index) {
+    is_seen[static_cast<std::size_t>(block_ids[index])] = false;
+  }
+  return distinct;
 }
 
 }  // namespace
@@ -34,7 +46,7 @@ TimeNs TransferEngine::Impl::advance() {
   device_.progress();
   take_inbox();
   for (Direction& direction : directions_) {
-    direction.pipe->collect();
+    if (direction.pipe->collect() > 0) direction.last_end_ns = clock_.now_ns();
     end_jobs(direction);
     drop_cancelled(direction);
   }
@@ -47,12 +59,16 @@ TimeNs TransferEngine::Impl::advance() {
     if (!has_loaded && !has_saved) break;
     take_inbox();
   }
-  bool is_busy = false;
+  const TimeNs now_ns = clock_.now_ns();
+  TimeNs next_ns = kNeverNs;
   for (Direction& direction : directions_) {
     end_jobs(direction);
-    is_busy = is_busy || !direction.active.empty() || !direction.queued.empty();
+    if (direction.active.empty() && direction.queued.empty()) continue;
+    const bool is_ending =
+        direction.pipe->is_ending() && now_ns - direction.last_end_ns < kEndDueNs;
+    next_ns = std::min(next_ns, now_ns + (is_ending ? kEndPollNs : kPollNs));
   }
-  return is_busy ? clock_.now_ns() + kPollNs : kNeverNs;
+  return next_ns;
 }
 
 void TransferEngine::Impl::take_inbox() {
@@ -87,6 +103,8 @@ void TransferEngine::Impl::drop_cancelled(Direction& direction) {
 TransferEngine::Impl::JobPointer TransferEngine::Impl::choose_next(Direction& direction) {
   const std::size_t num_looks = std::min(direction.queued.size(), kReadyLooksMax);
   std::size_t chosen = num_looks;
+  // Whatever the answer, it is this one.
+  if (num_looks == 1 && !direction.pipe->has_chunks()) chosen = 0;
   for (std::size_t index = 0; index < num_looks && chosen == num_looks; ++index) {
     const Result<bool> is_ready = device_.query_event(direction.queued[index]->ready);
     if (!is_ready.is_ok() || is_ready.value()) chosen = index;
@@ -142,7 +160,9 @@ bool TransferEngine::Impl::submit_chunks(Direction& direction) {
 
 Status TransferEngine::Impl::begin_job(TransferJob& job) {
   if (job.direction == TransferDirection::kLoad) {
-    Status distinct = check_distinct(job.block_ids);
+    const std::size_t num_blocks = job.attachment->table.num_blocks();
+    if (is_block_seen_.size() < num_blocks) is_block_seen_.resize(num_blocks);
+    Status distinct = check_distinct(job.block_ids, is_block_seen_);
     if (!distinct.is_ok()) return distinct;
   }
   Status good = check_memory(*job.attachment);
@@ -185,10 +205,7 @@ MethodSet TransferEngine::Impl::allowed_methods(const TransferJob& job) const {
   staged = device_info_.has_kernels && !device_info_.is_memory_unified;
   zero_copy = device_info_.has_kernels && device_info_.can_kernels_reach_host;
   if (zero_copy && device_info_.kind != DeviceKind::kHost) {
-    const std::uint64_t block_bytes = job.attachment->table.block_bytes();
-    zero_copy = std::all_of(job.slots.begin(), job.slots.end(), [&](const std::byte* slot) {
-      return ranges_.contains(slot, block_bytes);
-    });
+    zero_copy = ranges_.contain_all(job.slots, job.attachment->table.block_bytes());
   }
   // One memory: a kernel that reads and writes it is all there is to do.
   if (zero_copy && device_info_.is_memory_unified && job.wanted_method == TransferMethod::kAuto) {

@@ -57,6 +57,7 @@ class TransferEngine::Impl {
     std::deque<JobPointer> queued;   // Nothing of them was submitted.
     JobPointer current;              // Submitted in part; null: none.
     std::vector<JobPointer> active;  // All that are in the pipe, the current one included.
+    TimeNs last_end_ns = -kNsPerS;   // When chunks were last seen to end.
     bool is_filling = false;  // Whether the current job's chunks go on until there is no room.
   };
 
@@ -96,6 +97,7 @@ class TransferEngine::Impl {
 
   // Of the engine's thread.
   std::array<Direction, kNumDirections> directions_;
+  std::vector<bool> is_block_seen_;  // By block id, all false between uses; kept for its memory.
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
