@@ -2,7 +2,7 @@
 # Builds kvtier on a GPU machine that reaches no registry, runs the tests that need its GPU, then
 # measures. Headers that the machine lacks are looked for in carry/ (see pack.sh) and below
 # KVTIER_LIBURING_DIR. Results go to OUT (default: bench/out/gpu). Usage: run.sh [STEP...]; steps are
-# build, test, sanitize and probe; without any: all of them.
+# build, test, sanitize, probe and lab; without any: all of them but the last.
 
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -60,6 +60,10 @@ probe() {
   } >"$results/transfer.jsonl"
 }
 
+lab() {
+  (cd "$results" && timeout 100 "$build/kvtier_transfer_probe" "$results/transfer_lab.jsonl" lab)
+}
+
 run_step() {
   local name=$1 begin=$SECONDS
   shift
@@ -81,6 +85,7 @@ for step in $steps; do
     test) run_step test run_tests ;;
     sanitize) run_step sanitize sanitize ;;
     probe) run_step probe probe ;;
+    lab) run_step lab lab ;;
     *) echo "unknown step: $step" >&2; exit 2 ;;
   esac
 done

@@ -1,6 +1,7 @@
 // Measures the transfer engine on this machine's GPU against the bare copy engine: a table on
-// stdout, and lines of JSON in the file that is named. Usage: kvtier_transfer_probe [FILE]. The
-// limits are measured anew between the rows, since they move. For one thread.
+// stdout, and lines of JSON in the file that is named. Usage: kvtier_transfer_probe [FILE [lab]];
+// `lab` takes the pipeline apart instead (see lab_rows.h). The limits are measured anew between the
+// rows, since they move. For one thread.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "lab_rows.h"
 #include "probe_case.h"
 
 namespace kvtier {
@@ -237,6 +239,15 @@ int main(int num_arguments, char** arguments) {
   report.add("device",
              text("\"name\": \"%s\", \"identity\": \"%s\"", bench->device().info().name.c_str(),
                   bench->device().info().identity.c_str()));
+  if (num_arguments > 2 && std::string(arguments[2]) == "lab") {
+    PipeLab lab(probe);
+    lab_calls(probe, report);
+    lab_pipes(lab, report);
+    lab_timelines(lab, report);
+    lab_kernels(probe, lab, report);
+    lab_engines(probe, report);
+    return 0;
+  }
   const TimeNs begin_ns = probe.clock.now_ns();
   const auto engine = probe.make_engine({});
   report.add("calibration",

@@ -29,7 +29,7 @@ struct BlockCopy {
   // i / leaves_per_block.
   std::uint32_t first_leaf = 0;
   std::uint32_t num_leaves = 0;
-  /// uint64[num_leaves] in page-locked memory of the device, or null: nothing is hashed.
+  /// uint64[num_leaves] in memory of the device or page-locked; null: nothing is hashed.
   std::uint64_t* digests = nullptr;
   std::uint32_t num_ctas = 1;  // Groups of threads, each of which keeps one processor busy.
 };

@@ -1,8 +1,6 @@
 // Opening, memory and failure of the CUDA device. Thread-safe.
 #include "device/cuda_device.h"
 
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 
@@ -26,18 +24,13 @@ constexpr unsigned kHostMapped = 2;
 }  // namespace
 
 CudaDevice::CudaDevice(const CudaDriver& driver, CudaDeviceOrdinal device, CudaContext context)
-    : driver_(driver),
-      device_(device),
-      context_(context),
-      owner_pid_(getpid()),
-      events_(driver),
-      tables_(driver) {}
+    : driver_(driver), device_(device), context_(context), events_(driver), tables_(driver) {}
 
 CudaDevice::~CudaDevice() {
   // In a forked child nothing of CUDA is of use, not even to be given back. And a kernel of the
   // engine that never ends must not hold this thread up: what work under way still uses stays, and
   // with it the context.
-  if (getpid() != owner_pid_ || is_busy()) {
+  if (!owner_.is_this_process() || is_busy()) {
     (void)kernels_.release();
     return;
   }
@@ -107,7 +100,7 @@ void CudaDevice::fill_info(int ordinal) {
 }
 
 Status CudaDevice::do_failure() {
-  if (getpid() != owner_pid_) {
+  if (!owner_.is_this_process()) {
     return Status(StatusCode::kClosed, "cannot use the device of another process");
   }
   if (!has_failed_.load(std::memory_order_acquire)) return Status::ok();
@@ -139,7 +132,7 @@ Result<std::byte*> CudaDevice::do_allocate(std::uint64_t length_bytes) {
 }
 
 void CudaDevice::do_deallocate(std::byte* memory) {
-  if (getpid() != owner_pid_) return;
+  if (!owner_.is_this_process()) return;
   const CudaContextScope scope(driver_, context_);
   (void)driver_.memory_free(cuda_address(memory));
 }
@@ -154,7 +147,7 @@ Result<std::byte*> CudaDevice::do_allocate_page_locked(std::uint64_t length_byte
 }
 
 void CudaDevice::do_deallocate_page_locked(std::byte* memory) {
-  if (getpid() != owner_pid_) return;
+  if (!owner_.is_this_process()) return;
   const CudaContextScope scope(driver_, context_);
   (void)driver_.host_free(memory);
 }
@@ -166,7 +159,7 @@ Status CudaDevice::do_page_lock(std::span<std::byte> memory) {
 }
 
 void CudaDevice::do_page_unlock(std::byte* memory) {
-  if (getpid() != owner_pid_) return;
+  if (!owner_.is_this_process()) return;
   const CudaContextScope scope(driver_, context_);
   (void)driver_.host_unregister(memory);
 }
@@ -181,6 +174,15 @@ bool CudaDevice::is_host_memory(const std::byte* address) const {
 
 Result<std::uint64_t> CudaDevice::do_identify_memory(const std::byte* address) {
   const CudaContextScope scope(driver_, context_);
+  // Numbers are never given twice, so what is known of one stays true: each job asks for all its
+  // tensors, and this is one call instead of three.
+  unsigned long long buffer_id = 0;
+  const bool has_id = driver_.pointer_attribute(&buffer_id, kPointerBufferId,
+                                                cuda_address(address)) == kCudaSuccess;
+  if (has_id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (own_buffers_.contains(buffer_id)) return std::uint64_t{buffer_id};
+  }
   if (is_host_memory(address)) {
     return Status(
         StatusCode::kInvalidArgument,
@@ -196,12 +198,11 @@ Result<std::uint64_t> CudaDevice::do_identify_memory(const std::byte* address) {
                   "cannot use memory of another device: device=" + std::to_string(ordinal) +
                       ", not " + info_.name);
   }
-  unsigned long long buffer_id = 0;
   // Not every kind of allocation has one.
-  if (driver_.pointer_attribute(&buffer_id, kPointerBufferId, cuda_address(address)) !=
-      kCudaSuccess) {
-    return std::uint64_t{0};
-  }
+  if (!has_id) return std::uint64_t{0};
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (own_buffers_.size() == kOwnBuffersMax) own_buffers_.clear();
+  own_buffers_.insert(buffer_id);
   return std::uint64_t{buffer_id};
 }
 

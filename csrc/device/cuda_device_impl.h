@@ -2,17 +2,17 @@
 // long as it lasts.
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "device/cuda_context.h"
 #include "device/cuda_events.h"
 #include "device/cuda_kernels.h"
+#include "device/cuda_owner.h"
 #include "device/cuda_tables.h"
 #include "device/device.h"
 
@@ -26,6 +26,8 @@ class CudaDevice final : public Device {
   Status start(int ordinal, std::span<const unsigned char> image);
 
  private:
+  static constexpr std::size_t kOwnBuffersMax = 4096;
+
   DeviceInfo do_info() const override { return info_; }
   Result<std::byte*> do_allocate(std::uint64_t length_bytes) override;
   void do_deallocate(std::byte* memory) override;
@@ -68,7 +70,7 @@ class CudaDevice final : public Device {
   const CudaDriver& driver_;
   const CudaDeviceOrdinal device_;
   const CudaContext context_;
-  const pid_t owner_pid_;
+  const CudaOwner owner_;
   DeviceInfo info_;
   std::unique_ptr<CudaKernels> kernels_;  // Null: none for this device.
   CudaStream upload_stream_ = nullptr;
@@ -80,6 +82,8 @@ class CudaDevice final : public Device {
   Status failure_;
   std::array<std::vector<LaneId>, 2> spare_lanes_;  // By priority.
   std::array<LanePriority, kLanesMax> lane_priorities_{};
+  std::unordered_set<unsigned long long>
+      own_buffers_;  // By the driver's number; forgotten when full.
   // Written with mutex_ held; a lane is there before its number is, hence release and acquire.
   std::array<CudaStream, kLanesMax> lanes_{};
   std::atomic<std::uint32_t> num_lanes_{0};

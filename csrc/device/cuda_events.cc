@@ -20,6 +20,11 @@ void CudaEvents::destroy_all() {
   slots_.clear();
 }
 
+Event CudaEvents::take_spare(EventUse use) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return spare_[static_cast<std::size_t>(use)].empty() ? Event{} : take_spare_locked(use);
+}
+
 Result<Event> CudaEvents::create(EventUse use) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::uint32_t>& spare = spare_[static_cast<std::size_t>(use)];
@@ -36,6 +41,11 @@ Result<Event> CudaEvents::create(EventUse use) {
     spare.push_back(static_cast<std::uint32_t>(slots_.size()));
     slots_.push_back(slot);
   }
+  return take_spare_locked(use);
+}
+
+Event CudaEvents::take_spare_locked(EventUse use) {
+  std::vector<std::uint32_t>& spare = spare_[static_cast<std::size_t>(use)];
   const std::uint32_t slot_index = spare.back();
   spare.pop_back();
   Slot& slot = slots_[slot_index];

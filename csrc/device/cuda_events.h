@@ -17,6 +17,8 @@ class CudaEvents {
   /// Gives all of them back to the driver.
   void destroy_all();
 
+  /// An event that was made before; no event when none is spare. Needs no context.
+  Event take_spare(EventUse use);
   /// Creating asks the driver only when none is spare.
   Result<Event> create(EventUse use);
   /// The driver's event may be recorded anew for another number at once: what waits for it by then
@@ -37,6 +39,8 @@ class CudaEvents {
     bool is_recorded = false;
   };
 
+  // With mutex_ held, and a spare one.
+  Event take_spare_locked(EventUse use);
   // With mutex_ held. Null: unknown.
   const Slot* slot_of(Event event) const;
 

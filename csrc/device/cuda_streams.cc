@@ -14,6 +14,8 @@ constexpr std::uint64_t kNamedStreamsMax = 2;
 }  // namespace
 
 Result<Event> CudaDevice::do_create_event(EventUse use) {
+  const Event spare = events_.take_spare(use);
+  if (spare.event_id != 0) return spare;
   const CudaContextScope scope(driver_, context_);
   return events_.create(use);
 }

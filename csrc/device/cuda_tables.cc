@@ -1,6 +1,7 @@
 // Uploads fragment tables and refers to them. Thread-safe.
 #include "device/cuda_tables.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -34,6 +35,17 @@ std::vector<std::byte> image_of(const FragmentTable& table) {
     place += sizeof seen;
   }
   return image;
+}
+
+// A warp's leaves in as few turns as can be, all of about the same length: the digests of a turn
+// travel together, and a link takes a whole line at little more than the cost of one digest.
+unsigned choose_leaves_per_turn(std::uint32_t num_leaves, std::uint32_t num_ctas) {
+  constexpr unsigned kLeavesPerTurnMax = 128 / sizeof(std::uint64_t);
+  static_assert(kLeavesPerTurnMax <= cuda::kLanesPerWarp);
+  const unsigned num_warps = num_ctas * (cuda::kThreadsPerCta / cuda::kLanesPerWarp);
+  const unsigned per_warp = std::max(1u, (num_leaves + num_warps - 1) / num_warps);
+  const unsigned num_turns = (per_warp + kLeavesPerTurnMax - 1) / kLeavesPerTurnMax;
+  return (per_warp + num_turns - 1) / num_turns;
 }
 
 }  // namespace
@@ -117,10 +129,7 @@ Result<std::uint64_t> CudaTables::fill(const BlockCopy& op,
   arguments.leaves_per_block = table.leaves_per_block();
   arguments.first_leaf = op.first_leaf;
   arguments.num_leaves = op.num_leaves;
-  // Several in a row where every warp has many turns: their digests then travel together.
-  const std::uint64_t num_warps =
-      std::uint64_t{op.num_ctas} * (cuda::kThreadsPerCta / cuda::kLanesPerWarp);
-  arguments.leaves_per_turn = op.num_leaves >= 16 * num_warps ? 4 : 1;
+  arguments.leaves_per_turn = choose_leaves_per_turn(op.num_leaves, op.num_ctas);
   arguments.padding = 0;
   std::uint64_t any_bits = table.alignment_bytes();
   for (std::size_t index = 0; index < op.places.size(); ++index) {

@@ -22,6 +22,13 @@ class HostDevice final : public Device {
 
   /// How long each copy of a lane takes (from now on); its bytes arrive at the end of that time.
   void set_copy_delay_ns(TimeNs delay_ns);
+  /// How long each block copy of a lane takes instead (from now on).
+  void set_block_copy_delay_ns(TimeNs delay_ns);
+  /// How often a lane was ordered after an event.
+  std::uint64_t num_lane_orders() const;
+  /// The order of a lane that is asked for after `num_orders` more is left out, as by a program
+  /// that forgot it.
+  void leave_out_lane_order_after(std::uint64_t num_orders);
   /// Puts a kernel of the engine on its stream: `run` is called when `duration_ns` have passed
   /// (kNeverNs: never). It must not call the device.
   void submit_kernel(StreamId stream, TimeNs duration_ns, std::function<void()> run);
@@ -127,9 +134,12 @@ class HostDevice final : public Device {
   std::uint64_t last_event_id_ = 0;
   std::uint64_t last_op_id_ = 0;
   std::uint64_t num_copies_ = 0;
+  std::uint64_t num_lane_orders_ = 0;
+  std::uint64_t missing_lane_order_ = 0;  // Counted from 1; 0: none.
   std::size_t num_ops_ = 0;
   std::uint32_t last_table_id_ = 0;
   TimeNs copy_delay_ns_ = 0;
+  TimeNs block_copy_delay_ns_ = 0;
   std::uint64_t failing_copy_ = 0;  // Counted from 1; 0: none.
   bool is_memory_unified_ = true;
   Status copy_failure_;

@@ -98,7 +98,7 @@ Status HostDevice::push(Queue& queue, Op op) {
   op.submitted_ns = clock_.now_ns();
   ++num_ops_;
   if (op.kind == OpKind::kCopies || op.kind == OpKind::kBlockCopy) {
-    op.duration_ns = copy_delay_ns_;
+    op.duration_ns = op.kind == OpKind::kCopies ? copy_delay_ns_ : block_copy_delay_ns_;
     op.is_failing = ++num_copies_ == failing_copy_;
   }
   queue.ops.push_back(std::move(op));

@@ -35,16 +35,30 @@ LeafRange cut_chunk(const FragmentTable& table, const LeafRange& rest, std::uint
     }
   }
   const std::uint64_t whole = fitting / per_block * per_block;
-  return {rest.begin, whole > rest.begin ? whole : fitting};
+  const bool is_whole_enough =
+      whole > rest.begin && (whole - rest.begin) * 4 >= (fitting - rest.begin) * 3;
+  return {rest.begin, is_whole_enough ? whole : fitting};
 }
 
-std::uint64_t choose_chunk_bytes(std::uint64_t chunk_index, std::uint64_t rest_bytes,
-                                 std::uint64_t chunk_bytes_max) {
-  constexpr std::uint64_t kFirstChunkBytes = 1u << 20;
-  const std::uint64_t growing_bytes =
-      chunk_index < 8 ? kFirstChunkBytes << chunk_index : chunk_bytes_max;
-  const std::uint64_t shrinking_bytes = std::max(kFirstChunkBytes, rest_bytes / 2);
-  return std::min({chunk_bytes_max, growing_bytes, shrinking_bytes});
+std::uint64_t choose_chunk_bytes(ChunkSteps steps, std::uint64_t chunk_index,
+                                 std::uint64_t rest_bytes, std::uint64_t chunk_bytes_max) {
+  constexpr std::uint64_t kSmallBytes = 1u << 20;
+  // Kernels are more than three times as fast as the link, so the kernel of a chunk three times as
+  // large is done within the smaller one's copy.
+  constexpr std::uint64_t kGrowth = 3;
+  std::uint64_t wanted_bytes = chunk_bytes_max;
+  if (steps == ChunkSteps::kKernelFirst) {
+    wanted_bytes = kSmallBytes;
+    for (std::uint64_t index = 0; index < chunk_index && wanted_bytes < chunk_bytes_max; ++index) {
+      wanted_bytes *= kGrowth;
+    }
+  }
+  if (steps == ChunkSteps::kKernelLast) {
+    wanted_bytes = std::max(kSmallBytes, rest_bytes - rest_bytes / kGrowth);
+  }
+  // A small rest would cost as many calls as a large one.
+  if (rest_bytes <= wanted_bytes + wanted_bytes / 4) wanted_bytes = rest_bytes;
+  return std::min(chunk_bytes_max, wanted_bytes);
 }
 
 }  // namespace kvtier::transfer

@@ -14,6 +14,11 @@ constexpr unsigned kFirstClassBits = 10;
 constexpr std::uint64_t kShortBytesMax = 2u << 20;
 // How much one transfer counts against all before it, and how far the sum of them may go.
 constexpr double kWeight = 0.2;
+// How far from what was expected a transfer is believed. A single one can be late by any amount,
+// for reasons that lie with the host.
+constexpr double kSurpriseMax = 1.5;
+// How fast the other methods' corrections are forgotten: what was slow once is tried again.
+constexpr double kForgetting = 0.01;
 constexpr double kCorrectionMin = 0.25;
 constexpr double kCorrectionMax = 4.0;
 
@@ -108,9 +113,14 @@ void MethodModel::correct(TransferDirection direction, TransferMethod method,
   const double plain_ns =
       known.cost.latency_ns + known.cost.ns_per_kib * static_cast<double>(num_bytes) / 1024;
   if (measured_ns <= 0 || plain_ns <= 0) return;
-  const double ratio = static_cast<double>(measured_ns) / plain_ns;
+  const double ratio = std::clamp(static_cast<double>(measured_ns) / plain_ns,
+                                  correction / kSurpriseMax, correction * kSurpriseMax);
   correction =
       std::clamp(correction + kWeight * (ratio - correction), kCorrectionMin, kCorrectionMax);
+  for (MethodEntries& entries : entries_[static_cast<std::size_t>(direction)]) {
+    double& other = entries[fragment_class].correction[is_long(num_bytes) ? 1 : 0];
+    if (&other != &correction) other += kForgetting * (1 - other);
+  }
 }
 
 }  // namespace kvtier::transfer

@@ -55,13 +55,16 @@ void PageLockedRanges::remove(std::span<std::byte> memory) {
   unlock(pieces);
 }
 
-bool PageLockedRanges::contains(const std::byte* begin, std::uint64_t length_bytes) const {
+bool PageLockedRanges::contain_all(std::span<std::byte* const> begins,
+                                   std::uint64_t length_bytes) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto next = ranges_.upper_bound(begin);
-  if (next == ranges_.begin()) return false;
-  const auto& [range_begin, range] = *std::prev(next);
-  const auto inside_bytes = static_cast<std::uint64_t>(begin - range_begin);
-  return inside_bytes <= range.length_bytes && length_bytes <= range.length_bytes - inside_bytes;
+  return std::all_of(begins.begin(), begins.end(), [&](const std::byte* begin) {
+    const auto next = ranges_.upper_bound(begin);
+    if (next == ranges_.begin()) return false;
+    const auto& [range_begin, range] = *std::prev(next);
+    const auto inside_bytes = static_cast<std::uint64_t>(begin - range_begin);
+    return inside_bytes <= range.length_bytes && length_bytes <= range.length_bytes - inside_bytes;
+  });
 }
 
 std::uint64_t PageLockedRanges::num_bytes() const {

@@ -31,8 +31,11 @@ class PageLockedRanges {
   /// Exactly what was locked or added; unknown memory is ignored.
   void remove(std::span<std::byte> memory);
 
-  /// Whether all of it lies in one range.
-  bool contains(const std::byte* begin, std::uint64_t length_bytes) const;
+  /// Whether each of the places, `length_bytes` of it, lies in one range.
+  bool contain_all(std::span<std::byte* const> begins, std::uint64_t length_bytes) const;
+  bool contains(std::byte* begin, std::uint64_t length_bytes) const {
+    return contain_all({&begin, 1}, length_bytes);
+  }
   std::uint64_t num_bytes() const;
 
  private:

@@ -10,20 +10,34 @@
 namespace kvtier::transfer {
 namespace {
 
-// While chunks are in flight. A chunk takes 150 us or so and others wait behind it, so this need
-// not be shorter to keep the link busy.
+// While chunks are in flight. Others wait behind them on the device, so this need not be shorter to
+// keep the link busy; it is what a job's end is seen late.
 constexpr TimeNs kPollNs = 30 * kNsPerUs;
+// While the next thing that ends may be a job and is due soon, since something has just ended; a
+// job may also wait for its stream for long.
+constexpr TimeNs kEndPollNs = 10 * kNsPerUs;
+constexpr TimeNs kEndDueNs = 500 * kNsPerUs;
+// Chunks of one direction before the other is looked at: it must not idle meanwhile.
+constexpr std::size_t kChunksPerTurn = 2;
 // How many waiting jobs are asked whether they are ready while the first is not.
 constexpr std::size_t kReadyLooksMax = 8;
 
-// Copies of a block to one place twice over would leave a mix.
-Status check_distinct(const std::vector<std::int64_t>& block_ids) {
-  std::vector<std::int64_t> sorted = block_ids;
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice == sorted.end()) return Status::ok();
-  return Status(StatusCode::kInvalidArgument,
-                "cannot load a block twice in one job: block_id=" + std::to_string(*twice));
+// Copies of a block to one place twice over would leave a mix. is_seen: all false, and so again.
+Status check_distinct(const std::vector<std::int64_t>& block_ids, std::vector<bool>& is_seen) {
+  Status distinct;
+  std::size_t num_seen = 0;
+  for (; num_seen < block_ids.size() && distinct.is_ok(); ++num_seen) {
+    const auto block = static_cast<std::size_t>(block_ids[num_seen]);
+    if (is_seen[block]) {
+      distinct = Status(StatusCode::kInvalidArgument,
+                        "cannot load a block twice in one job: block_id=" + std::to_string(block));
+    }
+    is_seen[block] = true;
+  }
+  for (std::size_t index = 0; index < num_seen; ++index) {
+    is_seen[static_cast<std::size_t>(block_ids[index])] = false;
+  }
+  return distinct;
 }
 
 }  // namespace
@@ -31,18 +45,30 @@ Status check_distinct(const std::vector<std::int64_t>& block_ids) {
 TimeNs TransferEngine::Impl::advance() {
   device_.progress();
   take_inbox();
-  bool is_busy = false;
-  // Loads first, whenever both have something to do: a caller waits for them.
-  for (const auto direction_name : {TransferDirection::kLoad, TransferDirection::kSave}) {
-    Direction& direction = directions_[static_cast<std::size_t>(direction_name)];
-    direction.pipe->collect();
+  for (Direction& direction : directions_) {
+    if (direction.pipe->collect() > 0) direction.last_end_ns = clock_.now_ns();
     end_jobs(direction);
     drop_cancelled(direction);
-    submit_chunks(direction);
-    end_jobs(direction);
-    is_busy = is_busy || !direction.active.empty() || !direction.queued.empty();
   }
-  return is_busy ? clock_.now_ns() + kPollNs : kNeverNs;
+  // In turns, loads first: a caller waits for them.
+  Direction& loads = directions_[static_cast<std::size_t>(TransferDirection::kLoad)];
+  Direction& saves = directions_[static_cast<std::size_t>(TransferDirection::kSave)];
+  while (true) {
+    const bool has_loaded = submit_chunks(loads);
+    const bool has_saved = submit_chunks(saves);
+    if (!has_loaded && !has_saved) break;
+    take_inbox();
+  }
+  const TimeNs now_ns = clock_.now_ns();
+  TimeNs next_ns = kNeverNs;
+  for (Direction& direction : directions_) {
+    end_jobs(direction);
+    if (direction.active.empty() && direction.queued.empty()) continue;
+    const bool is_ending =
+        direction.pipe->is_ending() && now_ns - direction.last_end_ns < kEndDueNs;
+    next_ns = std::min(next_ns, now_ns + (is_ending ? kEndPollNs : kPollNs));
+  }
+  return next_ns;
 }
 
 void TransferEngine::Impl::take_inbox() {
@@ -58,6 +84,7 @@ void TransferEngine::Impl::take_inbox() {
 
 // Those of which nothing was submitted. The others end when what is in flight has ended.
 void TransferEngine::Impl::drop_cancelled(Direction& direction) {
+  if (direction.queued.empty()) return;
   const bool has_failed = !device_.failure().is_ok();
   std::deque<JobPointer> kept;
   for (JobPointer& job : direction.queued) {
@@ -76,6 +103,8 @@ void TransferEngine::Impl::drop_cancelled(Direction& direction) {
 TransferEngine::Impl::JobPointer TransferEngine::Impl::choose_next(Direction& direction) {
   const std::size_t num_looks = std::min(direction.queued.size(), kReadyLooksMax);
   std::size_t chosen = num_looks;
+  // Whatever the answer, it is this one.
+  if (num_looks == 1 && !direction.pipe->has_chunks()) chosen = 0;
   for (std::size_t index = 0; index < num_looks && chosen == num_looks; ++index) {
     const Result<bool> is_ready = device_.query_event(direction.queued[index]->ready);
     if (!is_ready.is_ok() || is_ready.value()) chosen = index;
@@ -89,11 +118,15 @@ TransferEngine::Impl::JobPointer TransferEngine::Impl::choose_next(Direction& di
   return job;
 }
 
-void TransferEngine::Impl::submit_chunks(Direction& direction) {
+bool TransferEngine::Impl::submit_chunks(Direction& direction) {
   TransferPipe& pipe = *direction.pipe;
+  if (direction.current == nullptr && direction.queued.empty()) return false;
+  if (pipe.is_drained()) direction.is_filling = true;
   const TimeNs begin_ns = clock_.now_ns();
   const std::uint64_t num_chunks_before = pipe.num_chunks();
   while (pipe.has_room() && pipe.broken().is_ok()) {
+    if (pipe.num_chunks() - num_chunks_before == kChunksPerTurn) break;
+    if (direction.current != nullptr && !direction.is_filling) break;
     if (direction.current == nullptr) {
       direction.current = choose_next(direction);
       if (direction.current == nullptr) break;
@@ -117,15 +150,19 @@ void TransferEngine::Impl::submit_chunks(Direction& direction) {
     }
     direction.queued.clear();
   }
-  if (pipe.num_chunks() == num_chunks_before) return;
+  if (!pipe.has_room()) direction.is_filling = false;
+  if (pipe.num_chunks() == num_chunks_before) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.num_chunks += pipe.num_chunks() - num_chunks_before;
   stats_.submit_ns += clock_.now_ns() - begin_ns;
+  return true;
 }
 
 Status TransferEngine::Impl::begin_job(TransferJob& job) {
   if (job.direction == TransferDirection::kLoad) {
-    Status distinct = check_distinct(job.block_ids);
+    const std::size_t num_blocks = job.attachment->table.num_blocks();
+    if (is_block_seen_.size() < num_blocks) is_block_seen_.resize(num_blocks);
+    Status distinct = check_distinct(job.block_ids, is_block_seen_);
     if (!distinct.is_ok()) return distinct;
   }
   Status good = check_memory(*job.attachment);
@@ -144,7 +181,7 @@ Status TransferEngine::Impl::begin_job(TransferJob& job) {
   Result<Event> begin = device_.create_event(EventUse::kTiming);
   if (!begin.is_ok()) return begin.status();
   job.begin = begin.value();
-  if (job.is_hashed()) job.digests.resize(job.num_leaves());
+  if (job.is_hashed()) job.sums.emplace(job.attachment->table, job.seeds, job.expected);
   return Status::ok();
 }
 
@@ -168,10 +205,7 @@ MethodSet TransferEngine::Impl::allowed_methods(const TransferJob& job) const {
   staged = device_info_.has_kernels && !device_info_.is_memory_unified;
   zero_copy = device_info_.has_kernels && device_info_.can_kernels_reach_host;
   if (zero_copy && device_info_.kind != DeviceKind::kHost) {
-    const std::uint64_t block_bytes = job.attachment->table.block_bytes();
-    zero_copy = std::all_of(job.slots.begin(), job.slots.end(), [&](const std::byte* slot) {
-      return ranges_.contains(slot, block_bytes);
-    });
+    zero_copy = ranges_.contain_all(job.slots, job.attachment->table.block_bytes());
   }
   // One memory: a kernel that reads and writes it is all there is to do.
   if (zero_copy && device_info_.is_memory_unified && job.wanted_method == TransferMethod::kAuto) {
@@ -194,7 +228,8 @@ void TransferEngine::Impl::publish_done(TransferJob& job, Direction& direction) 
   std::lock_guard<std::mutex> lock(mutex_);
   job.done = made.value();
   job.is_done_recorded = true;
-  jobs_changed_.notify_all();
+  // A call of the system, so not for nothing.
+  if (num_order_waits_ > 0) jobs_changed_.notify_all();
 }
 
 // Whether nothing of the job is on the device any more.
@@ -238,7 +273,7 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   }
   release_events(*job);
   job->result = std::move(result);
-  job->digests = {};
+  job->sums.reset();
   job->is_ended = true;
   --num_running_;
   jobs_changed_.notify_all();
@@ -262,30 +297,10 @@ void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result)
     const Result<TimeNs> elapsed_ns = device_.elapsed_ns(job.begin, job.done);
     if (elapsed_ns.is_ok()) result.device_ns = elapsed_ns.value();
   }
-  if (job.is_hashed()) check_sums(job, result);
-}
-
-// Saves: gives the checksums. Loads: compares them.
-void TransferEngine::Impl::check_sums(const TransferJob& job, TransferResult& result) const {
-  const FragmentTable& table = job.attachment->table;
-  const std::size_t num_parts = table.parts().size();
-  const std::span<const std::uint64_t> digests(job.digests);
-  for (std::size_t block = 0; block < job.block_ids.size(); ++block) {
-    ChecksumSeed seed = job.seeds[block];
-    bool is_right = true;
-    for (std::size_t part_index = 0; part_index < num_parts; ++part_index) {
-      const FragmentTable::Part& part = table.parts()[part_index];
-      seed.part_index = static_cast<std::uint32_t>(part_index);
-      const std::size_t first = block * table.leaves_per_block() + part.first_leaf;
-      const std::uint64_t sum = checksum_digests(
-          digests.subspan(first, num_leaves_of(part.length_bytes)), part.length_bytes, seed);
-      if (job.direction == TransferDirection::kSave) {
-        result.checksums.push_back(sum);
-      } else {
-        is_right = is_right && sum == job.expected[block * num_parts + part_index];
-      }
-    }
-    if (!is_right) result.undefined_block_ids.push_back(job.block_ids[block]);
+  if (!job.is_hashed()) return;
+  result.checksums = job.sums->take_checksums();
+  for (const std::size_t block : job.sums->wrong_blocks()) {
+    result.undefined_block_ids.push_back(job.block_ids[block]);
   }
   if (result.undefined_block_ids.empty()) return;
   result.status =

@@ -73,11 +73,13 @@ void TransferEngine::Impl::run_thread() {
   while (true) {
     const TimeNs next_ns = advance();
     std::unique_lock<std::mutex> lock(mutex_);
+    is_asleep_ = true;
     while (!is_woken_ && !is_stopped_) {
       const TimeNs now_ns = clock_.now_ns();
       if (now_ns >= next_ns) break;
       thread_woken_.wait_for(lock, piece_until(now_ns, next_ns));
     }
+    is_asleep_ = false;
     if (is_stopped_) return;
     is_woken_ = false;
   }
@@ -217,19 +219,25 @@ Result<TransferJobId> TransferEngine::Impl::submit(const TransferRequest& reques
     device_.destroy_event(job->ready);
     return recorded;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   if (is_closed_ || jobs_.size() >= options_.num_jobs_max) {
     device_.destroy_event(job->ready);
     if (is_closed_) return Status(StatusCode::kClosed, "cannot transfer blocks: engine is closed");
     return Status(StatusCode::kExhausted,
                   "cannot transfer blocks: num_jobs_max=" + std::to_string(options_.num_jobs_max));
   }
-  job->job_id = ++last_job_id_;
-  jobs_[job->job_id] = job;
+  const TransferJobId job_id = ++last_job_id_;
+  job->job_id = job_id;
+  jobs_[job_id] = job;
   inbox_.push_back(job);
   ++num_running_;
-  wake_locked();
-  return job->job_id;
+  // A thread that is awake looks once more before it sleeps. One that is woken must not find the
+  // mutex taken: both threads would pay for that.
+  is_woken_ = true;
+  const bool is_asleep = is_asleep_;
+  lock.unlock();
+  if (is_asleep) thread_woken_.notify_one();
+  return job_id;
 }
 
 void TransferEngine::Impl::cancel(TransferJobId job_id) {
@@ -273,8 +281,10 @@ Status TransferEngine::Impl::order_stream_after(TransferJobId job_id, StreamId s
     return Status(StatusCode::kNotFound, "cannot wait for job: job_id=" + std::to_string(job_id));
   }
   const JobPointer job = found->second;
+  ++num_order_waits_;
   const bool is_known =
       wait_for(lock, deadline_ns, [&job] { return job->is_done_recorded || job->is_ended; });
+  --num_order_waits_;
   if (!is_known) {
     return Status(StatusCode::kTimeout,
                   "cannot wait for job: not submitted yet: job_id=" + std::to_string(job_id));

@@ -57,6 +57,8 @@ class TransferEngine::Impl {
     std::deque<JobPointer> queued;   // Nothing of them was submitted.
     JobPointer current;              // Submitted in part; null: none.
     std::vector<JobPointer> active;  // All that are in the pipe, the current one included.
+    TimeNs last_end_ns = -kNsPerS;   // When chunks were last seen to end.
+    bool is_filling = false;  // Whether the current job's chunks go on until there is no room.
   };
 
   // Of callers.
@@ -72,7 +74,8 @@ class TransferEngine::Impl {
   // Of the engine's thread.
   void take_inbox();
   void drop_cancelled(Direction& direction);
-  void submit_chunks(Direction& direction);
+  // A few of them; whether there were any.
+  bool submit_chunks(Direction& direction);
   JobPointer choose_next(Direction& direction);
   Status begin_job(TransferJob& job);
   Status check_memory(const Attachment& attachment);
@@ -82,7 +85,6 @@ class TransferEngine::Impl {
   bool has_left_pipe(const TransferJob& job);
   void end_job(const JobPointer& job);
   void fill_result(TransferJob& job, TransferResult& result);
-  void check_sums(const TransferJob& job, TransferResult& result) const;
   void release_events(TransferJob& job);
 
   // Constant after start().
@@ -95,6 +97,7 @@ class TransferEngine::Impl {
 
   // Of the engine's thread.
   std::array<Direction, kNumDirections> directions_;
+  std::vector<bool> is_block_seen_;  // By block id, all false between uses; kept for its memory.
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
@@ -108,8 +111,10 @@ class TransferEngine::Impl {
   std::string note_;
   TransferJobId last_job_id_ = 0;
   AttachmentId last_attachment_id_ = 0;
-  std::size_t num_running_ = 0;  // Jobs that have not ended.
+  std::size_t num_running_ = 0;      // Jobs that have not ended.
+  std::size_t num_order_waits_ = 0;  // Callers that wait for a job's done event.
   bool is_woken_ = false;
+  bool is_asleep_ = false;  // The thread, or about to be, with the mutex held until it is.
   bool is_closed_ = false;
   bool is_stopped_ = false;
 };

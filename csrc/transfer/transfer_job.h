@@ -5,9 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/fragment_table.h"
+#include "transfer/block_sums.h"
 #include "transfer/transfer_types.h"
 
 namespace kvtier::transfer {
@@ -36,11 +38,10 @@ struct TransferJob {
   TransferMethod method = TransferMethod::kAuto;
   Event begin;  // Recorded when the device reaches the job.
   bool has_begun = false;
-  bool is_lane_ordered[2] = {};  // Whether the lane was made to wait for `ready`.
   std::uint64_t next_leaf = 0;
   std::uint64_t num_chunks = 0;
   std::uint32_t num_chunks_in_flight = 0;
-  std::vector<std::uint64_t> digests;  // Of all leaves, when there are seeds.
+  std::optional<BlockSums> sums;  // When there are seeds.
   Status status;
 
   // Guarded by the engine's mutex.

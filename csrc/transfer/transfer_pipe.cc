@@ -1,8 +1,10 @@
 // Chunks on lanes. Thread safety: see the header.
 //
-// A staging buffer belongs to its lane, and a lane runs in order: the next chunk of a lane cannot
-// reach the buffer before the last one has left it. Digests and events belong to a chunk's place,
-// which is taken again only after this thread saw its chunk end.
+// All kernels of a direction are in one lane, so that they never run beside each other and each can
+// have the whole budget of processors; all copies are in the other, so that the link goes from one
+// to the next without waiting for a kernel. The second step of a chunk waits for the first, and the
+// first for the chunk that was in its staging buffer before. Digests and events belong to a chunk's
+// place, which is taken again only after this thread saw its chunk end.
 #include "transfer/transfer_pipe.h"
 
 #include <algorithm>
@@ -26,16 +28,20 @@ Status TransferPipe::prepare() {
   has_kernels_ = info.has_kernels;
   leaves_per_chunk_ = std::max<std::uint64_t>(options_.chunk_bytes / kLeafBytes, 1);
   const bool is_load = options_.direction == TransferDirection::kLoad;
-  for (Lane& lane : lanes_) {
-    Result<LaneId> id = device_.create_lane(is_load ? LanePriority::kLoad : LanePriority::kSave);
+  for (std::size_t index = 0; index < lanes_.size(); ++index) {
+    // Only kernels compete: copies of the two directions have the link's two ways.
+    const bool is_first = is_load && index == kKernels;
+    Result<LaneId> id = device_.create_lane(is_first ? LanePriority::kLoad : LanePriority::kSave);
     if (!id.is_ok()) return id.status();
-    lane.id = id.value();
-    lane.is_created = true;
-    // Where memory is one, staging would only be a second copy.
-    if (!has_kernels_ || info.is_memory_unified) continue;
-    Result<std::byte*> staging = device_.allocate(options_.chunk_bytes);
-    if (!staging.is_ok()) return staging.status();
-    lane.staging = staging.value();
+    lanes_[index] = {id.value(), true};
+  }
+  // Where memory is one, staging would only be a second copy.
+  const bool is_staged = has_kernels_ && !info.is_memory_unified;
+  for (Staging& staging : stagings_) {
+    if (!is_staged) break;
+    Result<std::byte*> memory = device_.allocate(options_.chunk_bytes);
+    if (!memory.is_ok()) return memory.status();
+    staging.memory = memory.value();
     staging_bytes_ += options_.chunk_bytes;
   }
   for (Event& event : chunk_done_) {
@@ -43,114 +49,156 @@ Status TransferPipe::prepare() {
     if (!made.is_ok()) return made.status();
     event = made.value();
   }
-  Result<std::byte*> digests =
-      device_.allocate_page_locked(kChunksInFlightMax * leaves_per_chunk_ * sizeof(std::uint64_t));
+  Result<Event> step_done = device_.create_event();
+  if (!step_done.is_ok()) return step_done.status();
+  step_done_ = step_done.value();
+  const std::uint64_t digests_bytes =
+      kChunksInFlightMax * leaves_per_chunk_ * sizeof(std::uint64_t);
+  Result<std::byte*> digests = device_.allocate_page_locked(digests_bytes);
   if (!digests.is_ok()) return digests.status();
   digests_ = reinterpret_cast<std::uint64_t*>(digests.value());
+  if (is_load || !has_kernels_) return Status::ok();
+  digests = device_.allocate(digests_bytes);
+  if (!digests.is_ok()) return digests.status();
+  device_digests_ = reinterpret_cast<std::uint64_t*>(digests.value());
   return Status::ok();
 }
 
 TransferPipe::~TransferPipe() {
-  for (Lane& lane : lanes_) {
-    device_.deallocate(lane.staging);
+  for (const Staging& staging : stagings_) device_.deallocate(staging.memory);
+  for (const Lane& lane : lanes_) {
     if (lane.is_created) device_.destroy_lane(lane.id);
   }
   for (const Event event : chunk_done_) device_.destroy_event(event);
+  device_.destroy_event(step_done_);
+  device_.deallocate(reinterpret_cast<std::byte*>(device_digests_));
   device_.deallocate_page_locked(reinterpret_cast<std::byte*>(digests_));
 }
 
 void TransferPipe::submit_chunk(const std::shared_ptr<TransferJob>& job) {
   KVTIER_CHECK(has_room());
-  const FragmentTable& table = job->attachment->table;
-  const std::uint64_t rest_bytes = job->num_bytes() - leaf_place_bytes(table, job->next_leaf);
-  // Only staging has two steps that can overlap; the others want few calls.
-  const std::uint64_t bytes_max =
-      job->method == TransferMethod::kStaged
-          ? choose_chunk_bytes(job->num_chunks, rest_bytes, options_.chunk_bytes)
-          : options_.chunk_bytes;
-  const LeafRange leaves =
-      cut_chunk(table, {job->next_leaf, job->num_leaves()},
-                std::max<std::uint64_t>(bytes_max, kLeafBytes), leaves_per_chunk_);
-  const bool is_zero_copy = job->method == TransferMethod::kZeroCopy;
-  // One kernel at a time takes the whole budget, so it stays on one lane; staged chunks take half
-  // each and alternate.
-  const std::size_t lane_index = is_zero_copy ? 0 : next_lane_;
-  next_lane_ = 1 - lane_index;
-  Lane& lane = lanes_[lane_index];
-  const std::size_t place = num_chunks_ % kChunksInFlightMax;
-  std::uint64_t* digests = job->is_hashed() ? digests_at(place) : nullptr;
-  job->status = order_lane(*job, lane_index);
+  Chunk chunk{job, cut_next(*job), take_place(), nullptr, nullptr};
+  if (job->is_hashed()) chunk.digests = digests_ + chunk.place * leaves_per_chunk_;
+  const Steps steps = steps_of(*job);
+  job->status = order_lane(*job, steps.first);
   if (!job->status.is_ok()) return;
-  job->status = submit(*job, leaves, lane, digests);
+  if (job->method == TransferMethod::kStaged) chunk.staging = &take_staging();
+  job->status = submit_steps(*job, chunk, steps);
   // Whatever of a failed chunk is under way has to be waited for like a whole one.
-  const Status recorded = device_.record_lane(lane.id, chunk_done_[place]);
+  Status recorded = job->status.is_ok() ? Status::ok() : order_steps(steps);
+  const Event done = chunk_done_[chunk.place];
+  if (recorded.is_ok()) recorded = device_.record_lane(lanes_[steps.last].id, done);
   if (!recorded.is_ok()) {
     broken_ = recorded;
     job->status = recorded;
     return;
   }
+  if (chunk.staging != nullptr) chunk.staging->emptied = done;
   ++num_chunks_;
-  lane.last = chunk_done_[place];
-  lane.last_job_id = job->job_id;
-  lane.is_last_zero_copy = is_zero_copy;
+  ++num_chunks_since_idle_;
   ++job->num_chunks;
   ++job->num_chunks_in_flight;
-  chunks_.push_back({job, leaves, place});
-  if (job->status.is_ok()) job->next_leaf = leaves.end;
+  if (job->status.is_ok()) job->next_leaf = chunk.leaves.end;
+  chunks_.push_back(std::move(chunk));
+}
+
+// A job's chunks all take the same way, so its last chunk's last step is the last of all.
+TransferPipe::Steps TransferPipe::steps_of(const TransferJob& job) const {
+  if (job.method == TransferMethod::kZeroCopy) return {kKernels, kKernels};
+  const bool has_kernel =
+      job.method == TransferMethod::kStaged || (job.is_hashed() && has_kernels_);
+  if (!has_kernel) return {kCopies, kCopies};
+  if (job.direction == TransferDirection::kSave) return {kKernels, kCopies};
+  return {kCopies, kKernels};
+}
+
+LeafRange TransferPipe::cut_next(const TransferJob& job) const {
+  const FragmentTable& table = job.attachment->table;
+  const std::uint64_t rest_bytes = job.num_bytes() - leaf_place_bytes(table, job.next_leaf);
+  const Steps lanes = steps_of(job);
+  const ChunkSteps steps = lanes.first == lanes.last ? ChunkSteps::kOne
+                           : lanes.first == kKernels ? ChunkSteps::kKernelFirst
+                                                     : ChunkSteps::kKernelLast;
+  const std::uint64_t num_since_idle = chunks_.empty() ? 0 : num_chunks_since_idle_;
+  const std::uint64_t bytes_max =
+      choose_chunk_bytes(steps, num_since_idle, rest_bytes, options_.chunk_bytes);
+  return cut_chunk(table, {job.next_leaf, job.num_leaves()},
+                   std::max<std::uint64_t>(bytes_max, kLeafBytes), leaves_per_chunk_);
+}
+
+std::size_t TransferPipe::take_place() {
+  if (chunks_.empty()) num_chunks_since_idle_ = 0;
+  const std::size_t place = num_chunks_ % kChunksInFlightMax;
+  // The event's chunk was seen to end; soon it stands for another.
+  for (Staging& staging : stagings_) {
+    if (staging.emptied == chunk_done_[place]) staging.emptied = {};
+  }
+  return place;
+}
+
+TransferPipe::Staging& TransferPipe::take_staging() {
+  return stagings_[num_staged_++ % kNumStagings];
 }
 
 // Orders the lane after what the job's first chunk there has to come after.
 Status TransferPipe::order_lane(TransferJob& job, std::size_t lane_index) {
-  Lane& lane = lanes_[lane_index];
-  const Lane& other = lanes_[1 - lane_index];
-  // Kernels of both lanes at once would go beyond the budget where one of them has all of it.
-  const bool is_budget_at_stake =
-      job.method == TransferMethod::kZeroCopy || other.is_last_zero_copy;
-  if (is_budget_at_stake && other.last.event_id != 0) {
-    Status ordered = device_.order_lane_after(lane.id, other.last);
+  if (job.has_begun) return Status::ok();
+  const LaneId lane = lanes_[lane_index].id;
+  Status ordered = device_.order_lane_after(lane, job.ready);
+  if (!ordered.is_ok()) return ordered;
+  job.has_begun = true;
+  return device_.record_lane(lane, job.begin);
+}
+
+Status TransferPipe::submit_steps(const TransferJob& job, const Chunk& chunk, const Steps& steps) {
+  if (chunk.staging != nullptr && chunk.staging->emptied.event_id != 0) {
+    Status ordered = device_.order_lane_after(lanes_[steps.first].id, chunk.staging->emptied);
     if (!ordered.is_ok()) return ordered;
   }
-  if (job.is_lane_ordered[lane_index]) return Status::ok();
-  Status ordered = device_.order_lane_after(lane.id, job.ready);
+  const bool is_kernel_first = steps.first == kKernels;
+  const bool has_two = steps.first != steps.last;
+  Status first =
+      is_kernel_first ? submit_kernel(job, chunk, has_two) : submit_copies(job, chunk, false);
+  if (!first.is_ok() || !has_two) return first;
+  Status ordered = order_steps(steps);
   if (!ordered.is_ok()) return ordered;
-  job.is_lane_ordered[lane_index] = true;
-  if (job.has_begun) return Status::ok();
-  job.has_begun = true;
-  return device_.record_lane(lane.id, job.begin);
+  // The kernel after the copies hashes what arrived, not what was sent.
+  return is_kernel_first ? submit_copies(job, chunk, true) : submit_kernel(job, chunk, false);
 }
 
-Status TransferPipe::submit(const TransferJob& job, const LeafRange& leaves, Lane& lane,
-                            std::uint64_t* digests) {
+// The second step waits for the first; nothing else of the first lane does.
+Status TransferPipe::order_steps(const Steps& steps) {
+  if (steps.first == steps.last) return Status::ok();
+  Status recorded = device_.record_lane(lanes_[steps.first].id, step_done_);
+  return recorded.is_ok() ? device_.order_lane_after(lanes_[steps.last].id, step_done_) : recorded;
+}
+
+Status TransferPipe::submit_copies(const TransferJob& job, const Chunk& chunk,
+                                   bool is_after_kernel) {
+  pieces_.clear();
+  if (chunk.staging != nullptr) {
+    plan_staging_copies(job, chunk.leaves, chunk.staging->memory);
+  } else {
+    plan_fragment_copies(job, chunk.leaves);
+  }
+  if (is_after_kernel && chunk.digests != nullptr) {
+    const auto* source =
+        reinterpret_cast<const std::byte*>(device_digests_ + chunk.place * leaves_per_chunk_);
+    const std::uint64_t num_leaves = chunk.leaves.end - chunk.leaves.begin;
+    pieces_.push_back(
+        {source, reinterpret_cast<std::byte*>(chunk.digests), num_leaves * sizeof(std::uint64_t)});
+  }
+  return device_.submit_copies(lanes_[kCopies].id, pieces_);
+}
+
+// Digests that a copy follows travel with it: kernels that write to the host slow the copies down.
+// Those of loads are written to the host all the same, since a copy to the host would have to wait
+// for a save's.
+Status TransferPipe::submit_kernel(const TransferJob& job, const Chunk& chunk,
+                                   bool is_copied_after) {
   const bool is_save = job.direction == TransferDirection::kSave;
-  const BlockCopyKind kind = is_save ? BlockCopyKind::kGather : BlockCopyKind::kScatter;
-  if (job.method == TransferMethod::kZeroCopy) {
-    return submit_kernel(job, leaves, lane.id, kind, nullptr, digests);
-  }
-  if (job.method == TransferMethod::kStaged) {
-    plan_staging_copies(job, leaves, lane.staging);
-    if (!is_save) {
-      Status copied = device_.submit_copies(lane.id, pieces_);
-      if (!copied.is_ok()) return copied;
-    }
-    Status moved = submit_kernel(job, leaves, lane.id, kind, lane.staging, digests);
-    if (!moved.is_ok() || !is_save) return moved;
-    return device_.submit_copies(lane.id, pieces_);
-  }
-  const bool is_hashed_here = digests != nullptr && has_kernels_;
-  if (is_hashed_here && is_save) {
-    Status hashed = submit_kernel(job, leaves, lane.id, BlockCopyKind::kHash, nullptr, digests);
-    if (!hashed.is_ok()) return hashed;
-  }
-  plan_fragment_copies(job, leaves);
-  Status copied = device_.submit_copies(lane.id, pieces_);
-  if (!copied.is_ok() || !is_hashed_here || is_save) return copied;
-  // What arrived, not what was sent.
-  return submit_kernel(job, leaves, lane.id, BlockCopyKind::kHash, nullptr, digests);
-}
-
-// `staging` null: contiguous memory is the slots.
-Status TransferPipe::submit_kernel(const TransferJob& job, const LeafRange& leaves, LaneId lane,
-                                   BlockCopyKind kind, std::byte* staging, std::uint64_t* digests) {
+  std::byte* staging = chunk.staging == nullptr ? nullptr : chunk.staging->memory;
+  const LeafRange& leaves = chunk.leaves;
   const FragmentTable& table = job.attachment->table;
   const std::uint64_t per_block = table.leaves_per_block();
   const std::uint64_t first_block = leaves.begin / per_block;
@@ -164,15 +212,19 @@ Status TransferPipe::submit_kernel(const TransferJob& job, const LeafRange& leav
     places_.push_back({job.block_ids[block], linear});
   }
   BlockCopy op;
-  op.kind = kind;
+  op.kind = job.method == TransferMethod::kCopyEngine ? BlockCopyKind::kHash
+            : is_save                                 ? BlockCopyKind::kGather
+                                                      : BlockCopyKind::kScatter;
   op.table_id = job.attachment->table_id;
   op.places = places_;
   op.first_leaf = static_cast<std::uint32_t>(leaves.begin - first_block * per_block);
   op.num_leaves = static_cast<std::uint32_t>(leaves.end - leaves.begin);
-  op.digests = digests;
-  op.num_ctas = job.method == TransferMethod::kZeroCopy ? options_.max_ctas
-                                                        : std::max(options_.max_ctas / 2, 1u);
-  return device_.submit_block_copy(lane, op);
+  op.digests = chunk.digests;
+  if (is_copied_after && chunk.digests != nullptr) {
+    op.digests = device_digests_ + chunk.place * leaves_per_chunk_;
+  }
+  op.num_ctas = options_.max_ctas;
+  return device_.submit_block_copy(lanes_[kKernels].id, op);
 }
 
 namespace {
@@ -195,7 +247,6 @@ void for_each_stretch(const TransferJob& job, const LeafRange& leaves, const Cal
 }  // namespace
 
 void TransferPipe::plan_fragment_copies(const TransferJob& job, const LeafRange& leaves) {
-  pieces_.clear();
   const auto direction = job.direction == TransferDirection::kSave
                              ? layout::PlanDirection::kToLinear
                              : layout::PlanDirection::kFromLinear;
@@ -209,7 +260,6 @@ void TransferPipe::plan_fragment_copies(const TransferJob& job, const LeafRange&
 
 void TransferPipe::plan_staging_copies(const TransferJob& job, const LeafRange& leaves,
                                        std::byte* staging) {
-  pieces_.clear();
   std::byte* place = staging;
   for_each_stretch(job, leaves,
                    [&](std::uint64_t block, std::uint64_t begin_bytes, std::uint64_t end_bytes) {
@@ -225,49 +275,42 @@ void TransferPipe::plan_staging_copies(const TransferJob& job, const LeafRange& 
 }
 
 Status TransferPipe::record_done(TransferJob& job, Event done) {
-  // The lane of the last chunk waits for the other one's, where that is of this job too.
-  const std::size_t last_lane = 1 - next_lane_;
-  const Lane& other = lanes_[1 - last_lane];
-  if (other.last_job_id == job.job_id) {
-    Status ordered = device_.order_lane_after(lanes_[last_lane].id, other.last);
-    if (!ordered.is_ok()) return ordered;
-  }
-  return device_.record_lane(lanes_[last_lane].id, done);
+  return device_.record_lane(lanes_[steps_of(job).last].id, done);
 }
 
-void TransferPipe::collect() {
+std::size_t TransferPipe::collect() {
+  std::size_t num_ended = 0;
   const bool has_failed = !device_.failure().is_ok();
   while (!chunks_.empty()) {
     Chunk& chunk = chunks_.front();
     TransferJob& job = *chunk.job;
     if (!has_failed) {
       const Result<bool> is_done = device_.query_event(chunk_done_[chunk.place]);
-      if (is_done.is_ok() && !is_done.value()) return;
+      if (is_done.is_ok() && !is_done.value()) return num_ended;
       if (!is_done.is_ok() && job.status.is_ok()) job.status = is_done.status();
     } else if (job.status.is_ok()) {
       job.status = device_.failure();
     }
-    if (job.is_hashed() && job.status.is_ok()) {
-      std::uint64_t* digests = digests_at(chunk.place);
-      if (!has_kernels_) hash_slots(job, chunk.leaves, digests);
-      std::copy(digests, digests + (chunk.leaves.end - chunk.leaves.begin),
-                job.digests.begin() + static_cast<std::ptrdiff_t>(chunk.leaves.begin));
+    if (chunk.digests != nullptr && job.status.is_ok()) {
+      if (!has_kernels_) hash_slots(job, chunk);
+      job.sums->take({chunk.digests, chunk.leaves.end - chunk.leaves.begin});
     }
     --job.num_chunks_in_flight;
     chunks_.pop_front();
+    ++num_ended;
   }
+  return num_ended;
 }
 
 // Without kernels the host hashes its own side: better than nothing, blind to the last hop.
-void TransferPipe::hash_slots(const TransferJob& job, const LeafRange& leaves,
-                              std::uint64_t* digests) const {
+void TransferPipe::hash_slots(const TransferJob& job, const Chunk& chunk) const {
   const FragmentTable& table = job.attachment->table;
-  for (std::uint64_t leaf = leaves.begin; leaf < leaves.end; ++leaf) {
+  for (std::uint64_t leaf = chunk.leaves.begin; leaf < chunk.leaves.end; ++leaf) {
     const LeafExtent extent =
         table.leaf(static_cast<std::uint32_t>(leaf % table.leaves_per_block()));
     const std::byte* slot = job.slots[leaf / table.leaves_per_block()];
     digest_leaves({slot + extent.offset_bytes, extent.length_bytes},
-                  {digests + (leaf - leaves.begin), 1});
+                  {chunk.digests + (leaf - chunk.leaves.begin), 1});
   }
 }
 

@@ -1,5 +1,5 @@
-// TransferPipe: carries the jobs of one direction out, chunk by chunk, on two lanes with a staging
-// buffer each. Used by the engine's thread only.
+// TransferPipe: carries the jobs of one direction out, chunk by chunk, on a lane for kernels and
+// one for copies, with two staging buffers between them. Used by the engine's thread only.
 #pragma once
 
 #include <array>
@@ -29,14 +29,18 @@ class TransferPipe {
 
   bool has_room() const { return chunks_.size() < kChunksInFlightMax; }
   bool has_chunks() const { return !chunks_.empty(); }
+  /// Whether it is time for more chunks of a job that was begun: calls to a device are cheaper in a
+  /// row than one by one, and there is more than enough under way before.
+  bool is_drained() const { return chunks_.size() <= kChunksInFlightMax / 2; }
 
   /// Submits the job's next chunk. Requires: has_room(), a job that has leaves left and a method.
   /// A failure stands in the job's status; a chunk may be in flight all the same.
   void submit_chunk(const std::shared_ptr<TransferJob>& job);
   /// Records the job's done event behind all its chunks. Requires: one was submitted.
   Status record_done(TransferJob& job, Event done);
-  /// Takes in chunks that have ended, in order. After a failure of the device: all of them.
-  void collect();
+  /// Takes in chunks that have ended, in order. After a failure of the device: all of them. Returns
+  /// their number.
+  std::size_t collect();
 
   /// Not ok: something was submitted whose end cannot be seen, so the buffers of its job belong to
   /// the device until that is destroyed. The pipe is of no more use.
@@ -44,54 +48,71 @@ class TransferPipe {
 
   std::uint64_t staging_bytes() const { return staging_bytes_; }
   std::uint64_t num_chunks() const { return num_chunks_; }
+  /// Whether the next chunk that ends may be the last.
+  bool is_ending() const { return chunks_.size() <= 1; }
 
-  static constexpr std::size_t kNumLanes = 2;
-  /// Two a lane: one that runs and one that waits behind it, so that no lane idles while this
-  /// thread looks elsewhere.
-  static constexpr std::size_t kChunksInFlightMax = 4;
+  static constexpr std::size_t kNumStagings = 2;
+  /// One that runs and the others behind it, so that the link is busy while this thread is away or
+  /// asleep. More: a job that is cancelled ends later.
+  static constexpr std::size_t kChunksInFlightMax = 8;
 
  private:
-  struct Chunk {
-    std::shared_ptr<TransferJob> job;
-    LeafRange leaves;
-    std::size_t place = 0;  // Of its digests and its event.
-  };
+  static constexpr std::size_t kKernels = 0;
+  static constexpr std::size_t kCopies = 1;
+
   struct Lane {
     LaneId id;
     bool is_created = false;
-    std::byte* staging = nullptr;
-    Event last;  // After the latest chunk.
-    TransferJobId last_job_id = 0;
-    bool is_last_zero_copy = false;
   };
-
+  struct Staging {
+    std::byte* memory = nullptr;
+    Event emptied;  // After the chunk that was in it; no event: it was seen to end.
+  };
+  /// The lanes of a chunk's steps: one, or the second after the first.
+  struct Steps {
+    std::size_t first = kCopies;
+    std::size_t last = kCopies;
+  };
+  struct Chunk {
+    std::shared_ptr<TransferJob> job;
+    LeafRange leaves;
+    std::size_t place = 0;             // Of its digests and its event.
+    std::uint64_t* digests = nullptr;  // On the host; null: it is not hashed.
+    Staging* staging = nullptr;        // Null: it needs none.
+  };
   TransferPipe(Device& device, const PipeOptions& options) : device_(device), options_(options) {}
   Status prepare();
+  LeafRange cut_next(const TransferJob& job) const;
+  Steps steps_of(const TransferJob& job) const;
+  std::size_t take_place();
+  Staging& take_staging();
   Status order_lane(TransferJob& job, std::size_t lane_index);
-  Status submit(const TransferJob& job, const LeafRange& leaves, Lane& lane,
-                std::uint64_t* digests);
-  Status submit_kernel(const TransferJob& job, const LeafRange& leaves, LaneId lane,
-                       BlockCopyKind kind, std::byte* staging, std::uint64_t* digests);
+  Status submit_steps(const TransferJob& job, const Chunk& chunk, const Steps& steps);
+  Status submit_copies(const TransferJob& job, const Chunk& chunk, bool is_after_kernel);
+  Status submit_kernel(const TransferJob& job, const Chunk& chunk, bool is_copied_after);
+  Status order_steps(const Steps& steps);
   void plan_fragment_copies(const TransferJob& job, const LeafRange& leaves);
   void plan_staging_copies(const TransferJob& job, const LeafRange& leaves, std::byte* staging);
-  void hash_slots(const TransferJob& job, const LeafRange& leaves, std::uint64_t* digests) const;
-  std::uint64_t* digests_at(std::size_t place) const {
-    return digests_ + place * leaves_per_chunk_;
-  }
+  void hash_slots(const TransferJob& job, const Chunk& chunk) const;
 
   // Constant after create().
   Device& device_;
   const PipeOptions options_;
   std::uint64_t leaves_per_chunk_ = 0;
   std::uint64_t staging_bytes_ = 0;
-  std::uint64_t* digests_ = nullptr;  // Page-locked: kChunksInFlightMax times leaves_per_chunk_.
+  // uint64[kChunksInFlightMax, leaves_per_chunk_], page-locked, and the same on the device.
+  std::uint64_t* digests_ = nullptr;
+  std::uint64_t* device_digests_ = nullptr;
   bool has_kernels_ = false;
 
-  std::array<Lane, kNumLanes> lanes_;
+  std::array<Lane, 2> lanes_;
+  std::array<Staging, kNumStagings> stagings_;
   std::array<Event, kChunksInFlightMax> chunk_done_{};
+  Event step_done_;           // Between the steps of a chunk: what waits for it keeps its point.
   std::deque<Chunk> chunks_;  // In order of submission.
   std::uint64_t num_chunks_ = 0;
-  std::size_t next_lane_ = 0;
+  std::uint64_t num_chunks_since_idle_ = 0;
+  std::uint64_t num_staged_ = 0;
   Status broken_;
   std::vector<CopyPiece> pieces_;  // Kept for their memory.
   std::vector<BlockPlace> places_;

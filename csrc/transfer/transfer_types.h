@@ -36,9 +36,9 @@ struct TransferOptions {
   /// Harm budget: how many processors of the device the kernels of one direction may keep busy at a
   /// time. 2 .. 64. More: faster with small fragments, and slower kernels of the engine meanwhile.
   std::uint32_t max_ctas = 8;
-  /// Bytes of one staged copy; device memory for staging is four times this. 64 KiB .. 16 MiB.
-  /// More: fewer calls, and a longer wait before the first byte.
-  std::uint64_t chunk_bytes = 8u << 20;
+  /// Bytes of one staged copy at most; device memory for staging is four times this. 64 KiB ..
+  /// 16 MiB. More: fewer calls and gaps on the link, and a longer wait for a job that is cancelled.
+  std::uint64_t chunk_bytes = 16u << 20;
   /// File that keeps the calibration of this device and driver; empty: measured at each start.
   std::string calibration_path;
   /// Whether the methods are measured at the start; without, kAuto goes by general figures.

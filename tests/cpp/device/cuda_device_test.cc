@@ -100,6 +100,37 @@ TEST_CASE("kernels that do not load leave the copy engine, and the note says so"
   CHECK(source == target);
 }
 
+TEST_CASE("each leaf is taken once however many a warp takes") {
+  FakeCudaWorld world;
+  constexpr std::uint64_t kLeavesMax = 600;
+  const std::uint64_t block_bytes = kLeavesMax * kLeafBytes;
+  const auto blocks = world.make_memory(block_bytes);
+  world.write(blocks, make_payload({1, 0}, block_bytes));
+  std::vector<std::uint64_t> wanted(kLeavesMax);
+  digest_leaves(blocks, wanted);
+  const Fragment fragment{blocks.data(), block_bytes, block_bytes};
+  const auto table = FragmentTable::create({fragment}, {&block_bytes, 1}, 1);
+  REQUIRE(table.is_ok());
+  const auto target = world.make_memory(block_bytes);
+  const auto digests = world.make_page_locked((kLeavesMax + 1) * sizeof(std::uint64_t));
+  const BlockPlace place{0, target.data()};
+  BlockCopy op;
+  op.places = {&place, 1};
+  op.digests = reinterpret_cast<std::uint64_t*>(digests.data());
+  // A leaf a warp, one more, a whole turn of most, more turns than one.
+  for (const std::uint32_t num_leaves : {16, 17, 100, 256, 257, 600}) {
+    INFO("num_leaves: ", num_leaves);
+    std::fill(target.begin(), target.end(), std::byte{0});
+    std::fill(digests.begin(), digests.end(), std::byte{0});
+    op.num_leaves = num_leaves;
+    world.run(table.value(), op);
+    const std::uint64_t num_bytes = num_leaves * kLeafBytes;
+    CHECK(are_equal(target.first(num_bytes), blocks.first(num_bytes)));
+    CHECK(std::equal(wanted.begin(), wanted.begin() + num_leaves, op.digests));
+    CHECK(op.digests[num_leaves] == 0);
+  }
+}
+
 TEST_CASE("many pieces go in one batch, or one by one where the driver takes no batch") {
   FakeCudaDriver fake;
   const std::unique_ptr<Device> device = make_device(fake);

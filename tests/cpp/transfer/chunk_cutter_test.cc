@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/random.h"
@@ -12,6 +13,7 @@ namespace kvtier::testing {
 namespace {
 
 using transfer::choose_chunk_bytes;
+using transfer::ChunkSteps;
 using transfer::cut_chunk;
 using transfer::leaf_place_bytes;
 using transfer::LeafRange;
@@ -35,14 +37,16 @@ TEST_CASE("leaves begin anew with each part and each block") {
   CHECK(leaf_place_bytes(table, 3 * 7 + 1) == 7 * 9096 + 4096);
 }
 
-TEST_CASE("a chunk ends with a block when it has one whole, else with a leaf") {
+TEST_CASE("a chunk ends with a block unless that would cost much of it") {
   const FragmentTable table = make_table_of({16384});
   const LeafRange all{0, 400};
   CHECK(cut_chunk(table, all, 40000, 1000).end == 8);
   CHECK(cut_chunk(table, all, 32768, 1000).end == 8);
-  CHECK(cut_chunk(table, all, 32767, 1000).end == 4);
+  // The block before would be half of what fits.
+  CHECK(cut_chunk(table, all, 32767, 1000).end == 7);
   CHECK(cut_chunk(table, all, 16383, 1000).end == 3);
-  CHECK(cut_chunk(table, {6, 400}, 20000, 1000).end == 8);
+  CHECK(cut_chunk(table, {6, 400}, 20000, 1000).end == 10);
+  CHECK(cut_chunk(table, {5, 400}, 16384, 1000).end == 8);
   CHECK(cut_chunk(table, all, 1 << 30, 10).end == 8);
   CHECK(cut_chunk(table, {396, 400}, 1 << 30, 1000).end == 400);
   // One leaf at least, whatever the bound.
@@ -79,18 +83,34 @@ TEST_CASE("chunks hold every leaf once and keep to their bounds") {
   }
 }
 
-TEST_CASE("chunks are small at both ends and never beyond their bound") {
-  constexpr std::uint64_t kMax = 8 << 20;
-  CHECK(choose_chunk_bytes(0, 1 << 30, kMax) < kMax);
-  CHECK(choose_chunk_bytes(20, 1 << 30, kMax) == kMax);
-  CHECK(choose_chunk_bytes(20, 2 << 20, kMax) < kMax);
-  for (std::uint64_t index = 0; index < 100; ++index) {
-    for (std::uint64_t rest = 1; rest < 1ull << 40; rest *= 7) {
-      const std::uint64_t chosen = choose_chunk_bytes(index, rest, kMax);
-      CHECK(chosen > 0);
-      CHECK(chosen <= kMax);
-    }
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr std::uint64_t kMax = 16 * kMiB;
+
+std::vector<std::uint64_t> chunks_of(ChunkSteps steps, std::uint64_t num_bytes) {
+  std::vector<std::uint64_t> chunks;
+  while (num_bytes > 0) {
+    chunks.push_back(choose_chunk_bytes(steps, chunks.size(), num_bytes, kMax));
+    REQUIRE(chunks.back() > 0);
+    REQUIRE(chunks.back() <= std::min(kMax, num_bytes));
+    num_bytes -= chunks.back();
   }
+  return chunks;
+}
+
+TEST_CASE("chunks are small only where the link would wait for a kernel") {
+  const auto one = chunks_of(ChunkSteps::kOne, 224 * kMiB);
+  CHECK(one.size() == 14);
+  const auto first = chunks_of(ChunkSteps::kKernelFirst, 224 * kMiB);
+  CHECK(first.front() == kMiB);
+  CHECK(first[1] == 3 * kMiB);
+  CHECK(first[3] == kMax);
+  CHECK(first.size() <= 17);
+  const auto last = chunks_of(ChunkSteps::kKernelLast, 224 * kMiB);
+  CHECK(last.front() == kMax);
+  CHECK(last.back() <= kMiB * 5 / 4);
+  CHECK(last.size() <= 17);
+  CHECK(chunks_of(ChunkSteps::kKernelFirst, kMiB).size() == 1);
+  CHECK(chunks_of(ChunkSteps::kKernelLast, kMiB).size() == 1);
 }
 
 }  // namespace
