@@ -50,7 +50,7 @@ sanitize() {
 probe() {
   (cd "$results" && timeout 200 "$build/kvtier_transfer_probe" "$results/transfer_probe.jsonl") || return 1
   local commit driver link
-  commit=$(git rev-parse --short HEAD 2>/dev/null || cat carry/commit 2>/dev/null || echo unknown)
+  commit=$(cat carry/commit 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)
   driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
   link=$(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.max --format=csv,noheader | head -n 1)
   {

@@ -1,10 +1,10 @@
-"""What a promotion from disk into the host tier costs, against reads and hashes of the same slots."""
+"""What a promotion from disk into the host tier costs, beside reads and hashes of the slots."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -65,21 +65,24 @@ def _measure_size(folder: Path, block_bytes: int, num_blocks: int) -> Figure:
 
 def _cpu_of_prefetch(store: kvtier.BlockStore, source: BlockSource) -> float:
     read_before = tier_counters(store)["disk"]["bytes_read"]
-    deadline_s = time.monotonic() + _PATIENCE_S
     # A job that is about to end still counts against what may be queued.
-    while store.stats()["jobs"]["unfinished"]:  # type: ignore[index]
-        time.sleep(_POLL_S)
+    _wait_until(lambda: not store.stats()["jobs"]["unfinished"])  # type: ignore[index]
     started_s = time.process_time()
     source.namespace.prefetch(source.keys)
     # Lookups, of the last block first: they cost next to nothing, as what is measured must not.
-    while not (_is_in_host(source, source.keys[-1:]) and _is_in_host(source, source.keys)):
-        if time.monotonic() > deadline_s:
-            raise BenchmarkError("prefetched blocks did not arrive in the host tier")
-        time.sleep(_POLL_S)
+    _wait_until(lambda: _is_in_host(source, source.keys[-1:]) and _is_in_host(source, source.keys))
     cpu_s = time.process_time() - started_s
     if tier_counters(store)["disk"]["bytes_read"] - read_before < source.num_bytes:
         raise BenchmarkError("no disk traffic: the prefetch read nothing")
     return cpu_s
+
+
+def _wait_until(is_done: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not is_done():
+        if time.monotonic() > deadline_s:
+            raise BenchmarkError("prefetched blocks did not arrive in the host tier")
+        pause(_POLL_S)
 
 
 def _is_in_host(source: BlockSource, keys: U8) -> bool:
