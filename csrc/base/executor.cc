@@ -67,8 +67,11 @@ class ThreadExecutor final : public Executor {
   }
 
   void post(StepPriority priority, CopyPool::Step step) override {
-    // Without a single copy thread the pump's thread does their work.
-    if (!copy_pool_.post(priority, std::move(step))) wake();
+    if (copy_pool_.post(priority, std::move(step))) return;
+    // Without a single copy thread the pump's thread does their work, whoever pumps.
+    const std::lock_guard<std::mutex> lock(wake_mutex_);
+    has_stranded_steps_ = true;
+    thread_changed_.notify_one();
   }
 
   void split(std::size_t num_pieces, const CopyPool::Piece& run_piece) override {
@@ -112,10 +115,7 @@ class ThreadExecutor final : public Executor {
 
   bool take_turn() {
     const std::lock_guard<std::mutex> lock(wake_mutex_);
-    const bool has_copy_threads = copy_pool_.num_threads() > 0;  // Else the pump's thread copies.
-    if (!thread_.joinable() || !has_copy_threads || has_pumping_waiter_ || is_stopped_) {
-      return false;
-    }
+    if (is_stopped_ || has_pumping_waiter_ || !thread_.joinable()) return false;
     has_pumping_waiter_ = true;
     is_notified_ = false;
     return true;
@@ -134,9 +134,9 @@ class ThreadExecutor final : public Executor {
     {
       std::unique_lock<std::mutex> wake_lock(wake_mutex_);
       while (!is_notified_ && !is_stopped_) {
-        if (run_pump_if_due(wake_lock)) continue;
         const TimeNs now_ns = clock_.now_ns();
         if (now_ns >= deadline_ns) break;
+        if (run_pump_if_due(wake_lock)) continue;
         const TimeNs until_ns =
             is_pump_running_ ? deadline_ns : std::min(deadline_ns, next_pump_ns_);
         pumping_waiter_changed_.wait_for(wake_lock, piece_until(now_ns, until_ns));
@@ -170,26 +170,32 @@ class ThreadExecutor final : public Executor {
     is_woken_ = false;
     is_pump_running_ = true;
     wake_lock.unlock();
-    const TimeNs next_ns = pump_();
+    // A pump that throws has broken its promise: better the end of the process, with the place of
+    // the fault, than a store that nobody pumps.
+    const auto run_pump = [this]() noexcept { return pump_(); };
+    const TimeNs next_ns = run_pump();
     wake_lock.lock();
     next_pump_ns_ = next_ns;
     is_pump_running_ = false;
     if (is_stopped_) pump_ended_.notify_all();
-    // Whose turn it is may have changed meanwhile.
-    if (is_woken_) tell_pumper();
+    // Whose turn it is may have changed meanwhile, and that one knows neither of a wake that came
+    // nor of the new time.
+    tell_pumper();
     return true;
   }
 
   void run() {
     std::unique_lock<std::mutex> lock(wake_mutex_);
     while (!is_stopped_) {
-      if (!has_pumping_waiter_ && run_pump_if_due(lock)) {
+      if (has_stranded_steps_) {
+        has_stranded_steps_ = false;
         lock.unlock();
-        while (copy_pool_.run_one()) {
-        }
+        const bool has_run = copy_pool_.run_one();
         lock.lock();
-        continue;
+        if (has_run) has_stranded_steps_ = true;  // There may be more.
       }
+      if (!has_pumping_waiter_ && run_pump_if_due(lock)) continue;
+      if (has_stranded_steps_) continue;
       const TimeNs now_ns = clock_.now_ns();
       thread_sleeps_until_ns_ = has_pumping_waiter_ ? kNeverNs : next_pump_ns_;
       thread_changed_.wait_for(lock, piece_until(now_ns, thread_sleeps_until_ns_));
@@ -214,7 +220,8 @@ class ThreadExecutor final : public Executor {
   bool is_stopped_ = false;
   bool is_pump_running_ = false;
   bool has_pumping_waiter_ = false;
-  bool is_notified_ = false;  // For the pumping waiter.
+  bool is_notified_ = false;         // For the pumping waiter.
+  bool has_stranded_steps_ = false;  // Posted without a copy thread to run them.
 };
 
 }  // namespace

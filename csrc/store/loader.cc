@@ -42,6 +42,13 @@ std::shared_ptr<Load> Loader::start(EntryIndex entry, std::span<std::byte> buffe
   return load;
 }
 
+std::shared_ptr<Load> Loader::start_prefetch(EntryIndex entry, std::span<std::byte> buffer) {
+  auto load = start(entry, buffer, true);
+  load->is_prefetch = true;
+  ++num_prefetch_reading_;
+  return load;
+}
+
 void Loader::begin_verify(Load& load) {
   KVTIER_CHECK(load.state == Load::State::kRead);
   load.state = Load::State::kVerifying;
@@ -77,6 +84,7 @@ bool Loader::finish(const disk::DiskResult& result, TimeNs now_ns) {
   const std::shared_ptr<Load> load = found->second;
   reading_.erase(found);
   load->is_reading_ended = true;
+  if (load->is_prefetch) --num_prefetch_reading_;
   // Rises slowly: most reads also wait behind others of the same call.
   const TimeNs read_ns = now_ns - load->start_ns;
   least_read_ns_ = least_read_ns_ == 0 ? read_ns : std::min(read_ns, least_read_ns_ * 65 / 64 + 1);

@@ -26,6 +26,7 @@ struct Load {
   EntryIndex entry = kNoEntry;
   std::span<std::byte> buffer;
   bool is_promotion = false;  // Into a host slot; else a staging buffer.
+  bool is_prefetch = false;   // Nobody waited for it when it began.
   State state = State::kReading;
   Outcome outcome = Outcome::kMiss;
   std::uint32_t num_users = 0;
@@ -48,6 +49,9 @@ class Loader {
   /// (`is_promotion`), or a staging buffer. Requires: resident on disk, nothing to join.
   std::shared_ptr<Load> start(EntryIndex entry, std::span<std::byte> buffer, bool is_promotion);
 
+  /// The same for a host slot that nobody waits for yet.
+  std::shared_ptr<Load> start_prefetch(EntryIndex entry, std::span<std::byte> buffer);
+
   /// kRead -> kVerifying, by the user who will check.
   void begin_verify(Load& load);
   /// kVerifying -> kReady or kFailed. A bad block is removed with its descendants.
@@ -58,6 +62,7 @@ class Loader {
   /// True when the job was its own.
   bool finish(const disk::DiskResult& result, TimeNs now_ns);
   std::size_t num_reading() const { return reading_.size(); }
+  std::size_t num_prefetch_reading() const { return num_prefetch_reading_; }
   /// The least that a read took lately, from its start to its end; 0 before the first.
   TimeNs least_read_ns() const { return least_read_ns_; }
 
@@ -71,6 +76,7 @@ class Loader {
   StagingPool& staging_;
   Clock& clock_;
   TimeNs least_read_ns_ = 0;
+  std::size_t num_prefetch_reading_ = 0;
   std::unordered_map<EntryIndex, std::shared_ptr<Load>> by_entry_;  // That can be joined.
   std::unordered_map<disk::DiskJobId, std::shared_ptr<Load>> reading_;
 };

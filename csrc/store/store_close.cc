@@ -68,7 +68,7 @@ Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   const std::size_t num_dropped = writes_->drop_backlog();
   const bool is_on_time =
       wait(locked, [this] { return writes_->num_in_flight() == 0; }, deadline_ns);
-  const std::size_t num_missing = num_dropped + writes_->num_in_flight();
+  const std::size_t num_missing = num_dropped + writes_->num_unfinished();
   if (num_missing > 0) {
     log("warning",
         "closed before everything was on disk: num_blocks=" + std::to_string(num_missing));

@@ -312,9 +312,9 @@ class Store::Impl {
   std::deque<std::shared_ptr<Job>> listed_jobs_;                         // Ended, for poll.
   std::size_t listed_jobs_max_ = 0;  // Beyond it those that nobody else keeps are dropped.
   std::uint64_t job_id_next_ = 1;
-  TimeNs next_job_ns_ = kNeverNs;       // The first deadline of a suspended job.
-  std::uint64_t prefetch_bytes_ = 0;    // Asked for and not done.
-  std::size_t num_prefetch_loads_ = 0;  // That were started and are not settled.
+  TimeNs next_job_ns_ = kNeverNs;          // The first deadline of a suspended job.
+  std::uint64_t prefetch_bytes_ = 0;       // Asked for and not done.
+  std::uint64_t prefetch_load_bytes_ = 0;  // Of loads that were started and are not checked.
   int job_event_fd_ = -1;    // Readable while listed_jobs_ has any; made when first asked for.
   bool is_changed_ = false;  // Since the suspended jobs were looked at.
   std::uint32_t num_hurried_ = 0;  // Calls that wait for commits.

@@ -86,7 +86,7 @@ Status Store::Impl::open() {
   seams_.executor->start([this] {
     try {
       return pump();
-    } catch (const InternalError& error) {
+    } catch (const std::exception& error) {
       fail(error.what());
       return kNeverNs;
     }

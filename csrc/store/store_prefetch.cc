@@ -15,14 +15,14 @@ namespace {
 
 // Reads of all prefetches together, so that a get's read finds a short queue at the device: blocks,
 // or as many more as the bytes of small ones need to keep it busy.
-constexpr std::size_t kPrefetchLoads = 4;
+constexpr std::uint64_t kPrefetchLoads = 4;
 constexpr std::uint64_t kPrefetchBytes = 4ull << 20;
 // Small blocks are checked and started a part of those at a time: each turn costs switches of
 // threads, and neighbours that are started together become one read.
 constexpr std::size_t kTurnsAWindow = 2;
 
-std::size_t num_loads_max(std::uint64_t slot_bytes) {
-  return std::max<std::size_t>(kPrefetchLoads, kPrefetchBytes / slot_bytes);
+std::uint64_t window_bytes(std::uint64_t slot_bytes) {
+  return std::max(kPrefetchLoads * slot_bytes, kPrefetchBytes);
 }
 
 }  // namespace
@@ -42,15 +42,20 @@ Task<Store::Impl::Outcomes> Store::Impl::run_prefetch(std::span<const BlockKey> 
                                                       TimeNs deadline_ns, Flow& flow) {
   PrefetchCall call{namespace_index, namespaces_.at(namespace_index), {}};
   co_await GiveWay(flow);
-  const std::size_t loads_max = num_loads_max(call.space.slot_bytes);
-  const std::size_t turn_loads = loads_max / kTurnsAWindow;
+  const std::uint64_t slot_bytes = call.space.slot_bytes;
+  const std::uint64_t bytes_max = window_bytes(slot_bytes);
+  const std::size_t turn_loads = bytes_max / slot_bytes / kTurnsAWindow;
+  const std::uint64_t turn_bytes = turn_loads * slot_bytes;
   std::size_t next = 0;
   bool is_in_time = true;
   while (is_in_time && !flow.is_cancelled() && (next < keys.size() || !call.started.empty())) {
     // Reads that somebody waits for come first. Either room for some more, or the oldest are there.
-    const auto can_start = [this, &keys, &next, loads_max, turn_loads] {
-      return next < keys.size() && loader_->num_reading() <= num_prefetch_loads_ &&
-             num_prefetch_loads_ + turn_loads <= loads_max;
+    // A prefetch that has nothing under way gets its turn beside one that fills the window.
+    const auto can_start = [this, &call, &keys, &next, &flow, bytes_max, turn_bytes] {
+      const std::uint64_t limit_bytes = call.started.empty() ? 2 * bytes_max : bytes_max;
+      return next < keys.size() && !flow.is_cancelled() && disk_->is_readable() &&
+             loader_->num_reading() <= loader_->num_prefetch_reading() &&
+             prefetch_load_bytes_ + turn_bytes <= limit_bytes;
     };
     const auto is_oldest_settled = [this, &call] {
       return !call.started.empty() && is_settled(*call.started.front().load);
@@ -69,7 +74,7 @@ Task<Store::Impl::Outcomes> Store::Impl::run_prefetch(std::span<const BlockKey> 
         finish_prefetch(call, flow);
       }
     }
-    for (std::size_t i = 0; i < loads_max && can_start(); ++i) {
+    while (can_start()) {
       for (std::size_t j = 0; j < turn_loads && next < keys.size(); ++j, ++next) {
         (void)start_prefetch(call, keys[next]);
       }
@@ -80,7 +85,7 @@ Task<Store::Impl::Outcomes> Store::Impl::run_prefetch(std::span<const BlockKey> 
   while (!call.started.empty()) {
     loader_->leave(call.started.front().load);
     call.started.pop_front();
-    --num_prefetch_loads_;
+    prefetch_load_bytes_ -= slot_bytes;
   }
   changed();
   co_return Outcomes();
@@ -99,8 +104,8 @@ bool Store::Impl::start_prefetch(PrefetchCall& call, const BlockKey& key) {
   if (!slot) return false;
   life_.begin_fill(entry, kHost, *slot);
   const std::span<std::byte> buffer = host_->bytes(*slot).subspan(0, call.space.slot_bytes);
-  call.started.push_back({key, loader_->start(entry, buffer, true)});
-  ++num_prefetch_loads_;
+  call.started.push_back({key, loader_->start_prefetch(entry, buffer)});
+  prefetch_load_bytes_ += call.space.slot_bytes;
   return true;
 }
 
@@ -108,7 +113,7 @@ bool Store::Impl::start_prefetch(PrefetchCall& call, const BlockKey& key) {
 void Store::Impl::finish_prefetch(PrefetchCall& call, Flow& flow) {
   const PrefetchCall::Started first = call.started.front();
   call.started.pop_front();
-  --num_prefetch_loads_;
+  prefetch_load_bytes_ -= call.space.slot_bytes;
   verify(*first.load, call.space, first.key, flow);
   const bool is_failure =
       first.load->state == Load::State::kFailed &&

@@ -150,9 +150,11 @@ void WriteBehind::step(TimeNs now_ns) {
   offer_deferred(now_ns);
   if (!disk_.is_writable(now_ns)) return decline_queue();
   while (!queue_.empty()) {
-    const bool has_blocks = in_flight_.size() + waiting_.size() >= kInFlightBlocks;
-    if (has_blocks && in_flight_bytes_ >= kInFlightBytesLeast) return;
-    if (in_flight_bytes_ >= kInFlightBytesMax) return;
+    // What waits for a parent counts: when that one fails it goes too, and took others' slots.
+    const std::uint64_t unfinished_bytes = in_flight_bytes_ + waiting_bytes_;
+    const bool has_blocks = num_unfinished() >= kInFlightBlocks;
+    if (has_blocks && unfinished_bytes >= kInFlightBytesLeast) return;
+    if (unfinished_bytes >= kInFlightBytesMax) return;
     bool is_waiting = false;
     const bool is_started = start(queue_.front(), is_waiting);
     if (is_waiting) return;
@@ -180,6 +182,7 @@ void WriteBehind::end_detached() {
   for (auto item = waiting_.begin(); item != waiting_.end();) {
     if (index_.at(item->first).is_detached) {
       Item ended = std::move(item->second);
+      waiting_bytes_ -= slot_bytes_of(ended.entry);
       item = waiting_.erase(item);
       end(ended, Outcome::kDeclined);
     } else {
@@ -288,6 +291,7 @@ void WriteBehind::complete(Item item) {
   }
   block.is_write_done = true;
   const EntryIndex entry = item.entry;
+  waiting_bytes_ += slot_bytes_of(entry);
   waiting_.emplace(entry, std::move(item));
 }
 
@@ -351,6 +355,7 @@ std::vector<WriteBehind::Item> WriteBehind::take_waiting_children(EntryIndex par
   for (; child != kNoEntry; child = index_.at(child).next_sibling) {
     const auto found = waiting_.find(child);
     if (found == waiting_.end()) continue;
+    waiting_bytes_ -= slot_bytes_of(child);
     taken.push_back(std::move(found->second));
     waiting_.erase(found);
   }

@@ -64,6 +64,8 @@ class WriteBehind {
 
   std::uint64_t backlog_bytes() const { return backlog_bytes_; }
   std::size_t num_in_flight() const { return in_flight_.size(); }
+  /// Those and what is written and waits for its parent.
+  std::size_t num_unfinished() const { return in_flight_.size() + waiting_.size(); }
   bool has_queued() const { return !queue_.empty(); }
 
  private:
@@ -115,6 +117,7 @@ class WriteBehind {
   std::uint64_t ticket_counter_ = 0;
   std::uint64_t backlog_bytes_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
+  std::uint64_t waiting_bytes_ = 0;
 };
 
 }  // namespace kvtier::store

@@ -161,6 +161,34 @@ TEST_CASE("a time that the pump asked for in a waiter holds after the waiter lef
   }
 }
 
+TEST_CASE("a time that the thread's pump brings holds for a waiter that came meanwhile") {
+  SystemClock clock;
+  const std::unique_ptr<Executor> executor = make_thread_executor(clock);
+  std::mutex mutex;
+  std::atomic<int> num_begun{0};
+  int num_runs = 0;  // Guarded by the mutex.
+  executor->start([&] {
+    ++num_begun;
+    const std::lock_guard<std::mutex> lock(mutex);
+    ++num_runs;
+    if (num_runs >= 3) executor->notify();
+    return num_runs < 2 ? kNeverNs : clock.now_ns() + kNsPerMs;
+  });
+  while (num_begun < 1) std::this_thread::yield();
+  std::unique_lock<std::mutex> lock(mutex);
+  while (num_runs < 1) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  executor->wake();
+  // The thread is in its second run, and waits for the mutex that is given up only with the turn.
+  while (num_begun < 2) std::this_thread::yield();
+  CHECK(executor->wait(lock, [&] { return num_runs >= 3; }, clock.now_ns() + 10 * kNsPerS));
+  lock.unlock();
+  executor->stop();
+}
+
 TEST_CASE("a condition that throws gives the turn back") {
   PumpedExecutor pumped;
   std::unique_lock<std::mutex> lock(pumped.mutex);
