@@ -15,6 +15,11 @@ void PageLockedRanges::unlock(const std::vector<std::byte*>& pieces) {
   for (std::byte* piece : pieces) device_.page_unlock(piece);
 }
 
+void PageLockedRanges::abandon() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ranges_.clear();
+}
+
 Status PageLockedRanges::lock(std::span<std::byte> memory) {
   // Without the mutex: it takes a third of a second for each GiB at worst.
   std::vector<std::byte*> pieces;

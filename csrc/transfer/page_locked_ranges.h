@@ -30,6 +30,8 @@ class PageLockedRanges {
   void add(std::span<std::byte> memory);
   /// Exactly what was locked or added; unknown memory is ignored.
   void remove(std::span<std::byte> memory);
+  /// Forgets all and leaves it locked: the device may be using it.
+  void abandon();
 
   /// Whether each of the places, `length_bytes` of it, lies in one range.
   bool contain_all(std::span<std::byte* const> begins, std::uint64_t length_bytes) const;

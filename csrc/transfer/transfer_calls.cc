@@ -40,13 +40,15 @@ TransferEngine::Impl::Impl(Device& device, Clock& clock, const TransferOptions& 
 TransferEngine::Impl::~Impl() {
   const bool is_idle = close(clock_.now_ns());
   for (auto& [job_id, job] : jobs_) release_events(*job);
-  for (auto& [attachment_id, attachment] : attachments_) {
-    device_.destroy_fragment_table(attachment->table_id);
+  if (is_idle) {
+    for (auto& [attachment_id, attachment] : attachments_) {
+      device_.destroy_fragment_table(attachment->table_id);
+    }
+    return;
   }
-  for (Direction& direction : directions_) {
-    // What the device may still write to must not be given back.
-    if (!is_idle) static_cast<void>(direction.pipe.release());
-  }
+  // What the device may still read or write must not be given back: another engine would get it.
+  ranges_.abandon();
+  for (Direction& direction : directions_) static_cast<void>(direction.pipe.release());
 }
 
 Status TransferEngine::Impl::start() {
@@ -98,8 +100,9 @@ bool TransferEngine::Impl::close(TimeNs deadline_ns) {
   const bool is_idle = wait_for(lock, deadline_ns, [this] { return num_running_ == 0; });
   is_stopped_ = true;
   thread_woken_.notify_one();
+  std::thread thread = std::move(thread_);  // Of several closers one joins.
   lock.unlock();
-  if (thread_.joinable()) thread_.join();
+  if (thread.joinable()) thread.join();
   return is_idle;
 }
 

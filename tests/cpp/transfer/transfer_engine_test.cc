@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "testing/without_leak_check.h"
 #include "transfer/transfer_world.h"
 
@@ -231,6 +233,36 @@ TEST_CASE("closing cancels what waits and says when something is still in flight
   CHECK_FALSE(world.has_ended(flying));
   CHECK(world.try_submit(kSave, {{0, 0, 1}}, TransferMethod::kAuto).status().code() ==
         StatusCode::kClosed);
+}
+
+TEST_CASE("what a destroyed engine still has in flight keeps its memory page-locked") {
+  const WithoutLeakCheck without_leak_check;
+  for (const bool is_busy : {false, true}) {
+    TransferWorld world(kPlainShape);
+    const std::uint64_t other_bytes = world.host.page_locked_bytes();
+    REQUIRE(world.engine->add_host_memory(world.arena).is_ok());
+    CHECK(world.host.page_locked_bytes() == other_bytes + world.arena.size());
+    if (is_busy) {
+      world.host.submit_kernel(TransferWorld::kStream, kNeverNs, [] {});
+      world.submit(kLoad, {{0, 0, 1}}, TransferMethod::kZeroCopy, false);
+      world.engine->advance();
+    }
+    world.engine.reset();
+    CHECK((world.host.page_locked_bytes() >= world.arena.size()) == is_busy);
+  }
+}
+
+TEST_CASE("an engine with a thread is closed by several at once") {
+  SystemClock clock;
+  HostDevice host(clock);
+  transfer::TransferOptions options;
+  options.is_calibrated = false;
+  auto engine = std::move(transfer::TransferEngine::create(host, clock, options)).value();
+  std::vector<std::thread> closers;
+  for (int index = 0; index < 4; ++index) {
+    closers.emplace_back([&] { CHECK(engine->close(clock.now_ns() + kNsPerS)); });
+  }
+  for (std::thread& closer : closers) closer.join();
 }
 
 TEST_CASE("where memory is one, blocks are moved once and no staging is taken") {
