@@ -4,24 +4,17 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <thread>
 
 #include "base/check.h"
+#include "base/wait_piece.h"
 
 namespace kvtier {
 namespace {
 
-// A wait is cut into pieces no longer than this, so that kNeverNs cannot overflow the library's
-// clock arithmetic; a piece that ends early only re-checks the predicate.
-constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
 // For copies that run when the executor is stopped.
 constexpr TimeNs kStopGraceNs = kNsPerS;
-
-std::chrono::nanoseconds piece_until(TimeNs now_ns, TimeNs deadline_ns) {
-  return std::chrono::nanoseconds(std::clamp<TimeNs>(deadline_ns - now_ns, 0, kWaitPieceNs));
-}
 
 class ThreadExecutor final : public Executor {
  public:

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -16,14 +15,13 @@
 #include <utility>
 
 #include "base/blocked_signals.h"
+#include "base/wait_piece.h"
 #include "io/io_op_queue.h"
 #include "io/transfer_loop.h"
 
 namespace kvtier {
 namespace {
 
-// A wait is cut into pieces, so that kNeverNs cannot overflow the library's clock arithmetic.
-constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
 // For an engine that is destroyed without stop().
 constexpr TimeNs kDestructionGraceNs = 1 * kNsPerS;
 
@@ -204,8 +202,7 @@ class ThreadsIoEngine final : public IoEngine {
     while (state_->num_live_threads > 0) {
       const TimeNs now_ns = clock_.now_ns();
       if (now_ns >= deadline_ns) break;
-      state_->threads_changed.wait_for(
-          lock, std::chrono::nanoseconds(std::min(deadline_ns - now_ns, kWaitPieceNs)));
+      state_->threads_changed.wait_for(lock, piece_until(now_ns, deadline_ns));
     }
     const bool is_idle = state_->num_live_threads == 0;
     if (!is_idle) {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
@@ -15,14 +14,13 @@
 #include <utility>
 
 #include "base/blocked_signals.h"
+#include "base/wait_piece.h"
 #include "io/io_op_queue.h"
 #include "io/throttle_queue.h"
 
 namespace kvtier {
 namespace {
 
-// A wait is cut into pieces, so that kNeverNs cannot overflow the library's clock arithmetic.
-constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
 // For an engine that is destroyed without stop().
 constexpr TimeNs kDestructionGraceNs = 1 * kNsPerS;
 
@@ -161,9 +159,10 @@ class ThrottledIoEngine final : public IoEngine {
       if (has_results) call_back();
       lock.lock();
       while (!has_news_ && !is_stopped_) {
-        const TimeNs wait_ns = queue_.next_due_ns() - clock_.now_ns();
-        if (wait_ns <= 0) break;
-        changed_.wait_for(lock, std::chrono::nanoseconds(std::min(wait_ns, kWaitPieceNs)));
+        const TimeNs now_ns = clock_.now_ns();
+        const TimeNs due_ns = queue_.next_due_ns();
+        if (now_ns >= due_ns) break;
+        changed_.wait_for(lock, piece_until(now_ns, due_ns));
       }
       has_news_ = false;
     }

@@ -23,19 +23,17 @@ Result<std::unique_ptr<IoEngine>> make_uring_io_engine(Clock&, UringIoOptions) {
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <mutex>
 #include <system_error>
 #include <thread>
 
 #include "base/blocked_signals.h"
+#include "base/wait_piece.h"
 #include "io/uring_loop.h"
 
 namespace kvtier {
 namespace {
 
-// A wait is cut into pieces, so that kNeverNs cannot overflow the library's clock arithmetic.
-constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
 // For an engine that is destroyed without stop(), and for a thread that was told to leave its ring.
 constexpr TimeNs kGraceNs = 1 * kNsPerS;
 
@@ -145,8 +143,7 @@ class UringIoEngine final : public IoEngine {
     while (!state_->is_exited && thread_.joinable()) {
       const TimeNs now_ns = clock_.now_ns();
       if (now_ns >= deadline_ns) return;
-      state_->thread_changed.wait_for(
-          lock, std::chrono::nanoseconds(std::min(deadline_ns - now_ns, kWaitPieceNs)));
+      state_->thread_changed.wait_for(lock, piece_until(now_ns, deadline_ns));
     }
   }
 

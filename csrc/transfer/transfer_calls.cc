@@ -3,25 +3,19 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "base/blocked_signals.h"
+#include "base/wait_piece.h"
 #include "transfer/transfer_engine_impl.h"
 
 namespace kvtier::transfer {
 namespace {
 
-// A wait is cut into pieces, so that kNeverNs cannot overflow the library's clock arithmetic.
-constexpr TimeNs kWaitPieceNs = 60 * kNsPerS;
 // The thread looks at chunks in flight about so often; the system's default would make it late.
 constexpr unsigned long kTimerSlackNs = 2000;
-
-std::chrono::nanoseconds piece_until(TimeNs now_ns, TimeNs deadline_ns) {
-  return std::chrono::nanoseconds(std::clamp<TimeNs>(deadline_ns - now_ns, 0, kWaitPieceNs));
-}
 
 Status refused(const std::string& reason) {
   return Status(StatusCode::kInvalidArgument, "cannot transfer blocks: " + reason);
