@@ -92,6 +92,20 @@ Result<format::SegmentHeader> read_segment_header(Directory& directory, const st
   return format::decode_segment_header(head);
 }
 
+bool is_unfinished_segment(Directory& directory, const std::string& name) {
+  auto opened = directory.open_file(name, OpenFlags{});
+  if (!opened.is_ok()) return false;
+  const FdGuard fd(directory, opened.value());
+  auto stat = directory.stat_fd(fd.get());
+  if (!stat.is_ok()) return false;
+  if (stat.value().length_bytes == 0) return true;
+  const std::size_t head_bytes = format::kSegmentHeaderBytes + format::kTablePageBytes;
+  const AlignedBuffer buffer = make_aligned_buffer(head_bytes);
+  const std::span<std::byte> head(buffer.get(), head_bytes);
+  if (!directory.read_at(fd.get(), 0, head).is_ok()) return false;
+  return std::all_of(head.begin(), head.end(), [](std::byte it) { return it == std::byte{0}; });
+}
+
 Result<SegmentScan> scan_segment_file(
     Directory& directory, const std::string& name,
     const std::function<void(std::uint32_t slot_index, format::SlotEntry& entry)>& visit) {

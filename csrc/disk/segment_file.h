@@ -29,6 +29,10 @@ Status remove_segment_file(Directory& directory, const std::string& name, bool& 
 /// kUnsupported: another format version. kCorrupt: not a sound header.
 Result<format::SegmentHeader> read_segment_header(Directory& directory, const std::string& name);
 
+/// Whether the file is what a kill in create_segment_file() leaves: empty, or all zeros where the
+/// header and the first table page belong. Nothing was ever committed to it.
+bool is_unfinished_segment(Directory& directory, const std::string& name);
+
 struct SegmentScan {
   format::SegmentHeader header;
   std::uint64_t allocated_bytes = 0;

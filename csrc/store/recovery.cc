@@ -80,6 +80,10 @@ class Recovery {
     if (header.status().code() == StatusCode::kUnsupported) return leave_alone(name);
     const bool is_ours = header.is_ok() && is_usable(header.value(), name);
     if (!is_ours && (header.is_ok() || header.status().code() == StatusCode::kCorrupt)) {
+      // A kill while the file was made is no damage.
+      const bool is_unfinished =
+          !context_.is_clean && disk::is_unfinished_segment(context_.directory, name);
+      if (!is_unfinished) ++report_.num_removed_files;
       return remove_file(name);
     }
     if (!header.is_ok()) return leave_alone(name);
@@ -122,7 +126,6 @@ class Recovery {
   }
 
   Status remove_file(const std::string& name) {
-    ++report_.num_removed_files;
     const Status removed = context_.directory.remove_file(name);
     // One that cannot be removed stays, counted.
     return removed.is_ok() ? removed : leave_alone(name);

@@ -112,3 +112,18 @@ TEST_CASE("a segment file is never made over another") {
   CHECK_FALSE(disk::create_segment_file(*world.directory, header, true).is_ok());
   CHECK(world.disk.files().at(format::segment_file_name(5)) == bytes);
 }
+
+TEST_CASE("a segment file is unfinished until its header is written") {
+  FileWorld world;
+  make(world, 100, 1);
+  const std::string name = format::segment_file_name(5);
+  CHECK_FALSE(disk::is_unfinished_segment(*world.directory, name));
+  std::vector<std::byte>& bytes = world.disk.files().at(name);
+  std::fill_n(bytes.begin(), format::kSegmentHeaderBytes, std::byte{0});
+  CHECK(disk::is_unfinished_segment(*world.directory, name));
+  bytes[format::kSegmentHeaderBytes] = std::byte{1};  // Something was committed.
+  CHECK_FALSE(disk::is_unfinished_segment(*world.directory, name));
+  bytes.resize(0);
+  CHECK(disk::is_unfinished_segment(*world.directory, name));
+  CHECK_FALSE(disk::is_unfinished_segment(*world.directory, "segment-00000006.kvtier"));
+}

@@ -1,4 +1,5 @@
 // What opening makes of slot tables: links, doubles, orphans, bounds.
+#include "format/segment_header.h"
 #include "store_world.h"
 
 using namespace kvtier;
@@ -75,6 +76,29 @@ TEST_CASE(
   }
   const auto two = world.add_namespace(4096, 2);
   CHECK(count_done(world.get(two, 0, 20, 4096)) == 20);
+}
+
+TEST_CASE("a segment file whose making a kill cut short is removed without a word of damage") {
+  StoreWorld world;
+  REQUIRE(world.open().is_ok());
+  world.put(world.add_namespace(4096, 1), 0, 20, 4096);
+  world.flush();
+  const std::string name = format::segment_file_name(99);
+  for (const std::size_t length_bytes : {0u, 1u << 20}) {
+    CAPTURE(length_bytes);
+    world.disk->crash(true);
+    world.disk->files()[name].assign(length_bytes, std::byte{0});
+    REQUIRE(world.open().is_ok());
+    CHECK(world.num_log_lines_with("damaged or foreign") == 0);
+    CHECK_FALSE(world.disk->files().contains(name));
+    CHECK(count_done(world.get(world.add_namespace(4096, 1), 0, 20, 4096)) == 20);
+  }
+  // With something in its table a file was whole once: that is damage, and said.
+  world.disk->crash(true);
+  world.disk->files()[name].assign(1u << 20, std::byte{0});
+  world.disk->files()[name][format::kSegmentHeaderBytes] = std::byte{1};
+  REQUIRE(world.open().is_ok());
+  CHECK(world.num_log_lines_with("damaged or foreign") == 1);
 }
 
 TEST_CASE("corruption found after a crash is called torn, after a clean close it is not") {
