@@ -10,11 +10,12 @@ import random
 import sys
 from pathlib import Path
 
+import paged_double
+from tiny_model import VOCABULARY
+
 import kvtier
 import kvtier.adapters.vllm
-import paged_double
 from kvtier.namespace import Namespace
-from tiny_model import VOCABULARY
 
 BLOCK_TOKENS = 32
 NUM_DEVICE_BLOCKS = 40
