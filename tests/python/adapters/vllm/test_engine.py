@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -80,7 +80,7 @@ def expected(run: Run) -> list[list[int]]:
 
 
 @pytest.fixture
-def extra_of(disk_folder: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
+def extra_of(disk_folder: Path) -> Callable[[str], dict[str, Any]]:
     sizes = {"disk_bytes": "256MiB", "staging_bytes": "8MiB"}
 
     def make(mode: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def extra_of(disk_folder: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
         disk = {"kv_device": mode, "disk_path": str(disk_folder), **sizes}
         return {**disk, "kv_max_cpu_memory": 0 if mode == "disk" else "8MiB"}
 
-    yield make
+    return make
 
 
 @pytest.mark.parametrize("mode", ["cpu", "disk", "hybrid"])
