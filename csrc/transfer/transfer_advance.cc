@@ -50,6 +50,7 @@ TimeNs TransferEngine::Impl::advance() {
     end_jobs(direction);
     drop_cancelled(direction);
   }
+  deliver_results();
   // In turns, loads first: a caller waits for them.
   Direction& loads = directions_[static_cast<std::size_t>(TransferDirection::kLoad)];
   Direction& saves = directions_[static_cast<std::size_t>(TransferDirection::kSave)];
@@ -59,10 +60,12 @@ TimeNs TransferEngine::Impl::advance() {
     if (!has_loaded && !has_saved) break;
     take_inbox();
   }
+  for (Direction& direction : directions_) end_jobs(direction);
+  deliver_results();
+  take_inbox();  // Who receives a result may have submitted the next job.
   const TimeNs now_ns = clock_.now_ns();
   TimeNs next_ns = kNeverNs;
-  for (Direction& direction : directions_) {
-    end_jobs(direction);
+  for (const Direction& direction : directions_) {
     if (direction.active.empty() && direction.queued.empty()) continue;
     const bool is_ending =
         direction.pipe->is_ending() && now_ns - direction.last_end_ns < kEndDueNs;
@@ -106,7 +109,7 @@ TransferEngine::Impl::JobPointer TransferEngine::Impl::choose_next(Direction& di
   // Whatever the answer, it is this one.
   if (num_looks == 1 && !direction.pipe->has_chunks()) chosen = 0;
   for (std::size_t index = 0; index < num_looks && chosen == num_looks; ++index) {
-    const Result<bool> is_ready = device_.query_event(direction.queued[index]->ready);
+    const Result<bool> is_ready = device_.query_event(direction.queued[index]->ready->event());
     if (!is_ready.is_ok() || is_ready.value()) chosen = index;
   }
   if (chosen == num_looks) {

@@ -102,6 +102,9 @@ bool TransferEngine::Impl::close(TimeNs deadline_ns) {
 
 Status TransferEngine::Impl::check_request(const TransferRequest& request,
                                            const Attachment& attachment) const {
+  if (request.ready != nullptr && !request.ready->is_of(device_)) {
+    return refused("the ready point is of another device");
+  }
   const std::size_t num_blocks = request.block_ids.size();
   const std::size_t num_sums = num_blocks * attachment.table.parts().size();
   if (num_blocks == 0) return refused("no blocks");
@@ -154,25 +157,37 @@ Result<TransferEngine::Impl::JobPointer> TransferEngine::Impl::make_job(
   job->seeds.assign(request.seeds.begin(), request.seeds.end());
   job->expected.assign(request.checksums.begin(), request.checksums.end());
   job->wanted_method = request.method;
+  job->ready = request.ready;
+  job->on_result = request.on_result;
   return job;
+}
+
+Result<std::shared_ptr<const ReadyPoint>> TransferEngine::Impl::record_ready(StreamId stream) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_)
+      return Status(StatusCode::kClosed, "cannot record ready point: engine is closed");
+  }
+  // In this very thread: the stream may be its own default one, and the order is that of the call.
+  Result<Event> event = device_.create_event();
+  if (!event.is_ok()) return event.status();
+  auto ready = std::make_shared<const ReadyPoint>(device_, event.value());
+  Status recorded = device_.record_event(ready->event(), stream);
+  if (!recorded.is_ok()) return recorded;
+  return ready;
 }
 
 Result<TransferJobId> TransferEngine::Impl::submit(const TransferRequest& request) {
   Result<JobPointer> made = make_job(request);
   if (!made.is_ok()) return made.status();
   const JobPointer job = std::move(made).value();
-  // In this very thread: the stream may be its own default one, and the order is that of the call.
-  Result<Event> ready = device_.create_event();
-  if (!ready.is_ok()) return ready.status();
-  job->ready = ready.value();
-  Status recorded = device_.record_event(job->ready, request.stream);
-  if (!recorded.is_ok()) {
-    device_.destroy_event(job->ready);
-    return recorded;
+  if (job->ready == nullptr) {
+    Result<std::shared_ptr<const ReadyPoint>> ready = record_ready(request.stream);
+    if (!ready.is_ok()) return ready.status();
+    job->ready = std::move(ready).value();
   }
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_closed_ || jobs_.size() >= options_.num_jobs_max) {
-    device_.destroy_event(job->ready);
     if (is_closed_) return Status(StatusCode::kClosed, "cannot transfer blocks: engine is closed");
     return Status(StatusCode::kExhausted,
                   "cannot transfer blocks: num_jobs_max=" + std::to_string(options_.num_jobs_max));

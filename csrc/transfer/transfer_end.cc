@@ -50,8 +50,27 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   job->result = std::move(result);
   job->sums.reset();
   job->is_ended = true;
-  --num_running_;
+  if (job->on_result == nullptr) {
+    --num_running_;
+  } else {
+    // It runs until it was called: what a closed engine's callers take down may be what is called.
+    jobs_.erase(job->job_id);
+    ended_.push_back(job);
+  }
   jobs_changed_.notify_all();
+}
+
+void TransferEngine::Impl::deliver_results() {
+  while (!ended_.empty()) {
+    // Off the list first: it is called once, whatever happens.
+    const JobPointer job = std::move(ended_.front());
+    ended_.pop_front();
+    job->on_result(std::move(job->result));
+    job->on_result = nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    --num_running_;
+    jobs_changed_.notify_all();
+  }
 }
 
 void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result) {
@@ -86,7 +105,8 @@ void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result)
 }
 
 void TransferEngine::Impl::release_events(TransferJob& job) {
-  for (Event* event : {&job.ready, &job.begin, &job.done}) {
+  job.ready.reset();
+  for (Event* event : {&job.begin, &job.done}) {
     device_.destroy_event(*event);
     *event = {};
   }
