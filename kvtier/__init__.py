@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kvtier.job import Job
     from kvtier.lease import Lease
     from kvtier.namespace import Namespace
+    from kvtier.paged_geometry import PagedGeometry
     from kvtier.results import FlushResult, GetResult, Lookup, PutResult
 
 __version__: Final = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "Lookup",
     "Namespace",
     "Outcome",
+    "PagedGeometry",
     "PutResult",
     "StoreBusyError",
     "Tier",
@@ -66,6 +68,7 @@ _LAZY_MODULES: Final = {
     "Lease": "kvtier.lease",
     "Lookup": "kvtier.results",
     "Namespace": "kvtier.namespace",
+    "PagedGeometry": "kvtier.paged_geometry",
     "PutResult": "kvtier.results",
 }
 

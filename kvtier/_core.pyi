@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
 
 class SimulatedDisk(TypedDict):
     """Another disk on paper, for benchmarks and tests; 0 means unlimited."""
@@ -242,3 +243,117 @@ def simulate_policy(
 
 def count_optimal_hits(block_ids: U64, request_ends: U64, capacity_blocks: int) -> int:
     """Hits of Belady's rule with bypass, which knows the future."""
+
+class DeviceInfo(TypedDict):
+    name: str
+    kind: str  # "host" | "cuda"
+    is_memory_unified: bool
+    has_kernels: bool
+    can_kernels_reach_host: bool
+    identity: str  # Of this device and its driver.
+    note: str  # Why something is less than best.
+
+class TransferDevice:
+    """One device, for measurements: memory, events, bare copies, the kernel.
+
+    Addresses are numbers: what they point to has to be there until an event after the work that
+    uses it is complete. TierIOError with ENOMEM: memory ran out. Calls that may block release the
+    GIL. What was allocated is the caller's until it is given back.
+    """
+
+    @staticmethod
+    def host() -> TransferDevice: ...
+    @staticmethod
+    def cuda(ordinal: int) -> TransferDevice:
+        """UnsupportedError: no driver, or no such device; the message says which."""
+    def info(self) -> DeviceInfo: ...
+    def allocate(self, length_bytes: int) -> int: ...
+    def deallocate(self, address: int) -> None: ...
+    def allocate_page_locked(self, length_bytes: int) -> int: ...
+    def deallocate_page_locked(self, address: int) -> None: ...
+    def page_lock(self, address: int, length_bytes: int) -> None: ...
+    def page_unlock(self, address: int) -> None: ...
+    def create_event(self) -> int:
+        """One that can be timed."""
+    def destroy_event(self, event_id: int) -> None: ...
+    def wait_event(self, event_id: int, timeout_s: float) -> None: ...
+    def elapsed_s(self, begin_id: int, end_id: int) -> float:
+        """By the device's own clock."""
+    def create_lane(self, is_load: bool) -> int: ...
+    def destroy_lane(self, lane_index: int) -> None: ...
+    def record_lane(self, lane_index: int, event_id: int) -> None: ...
+    def submit_copies(
+        self, lane_index: int, sources: U64, targets: U64, lengths_bytes: U64
+    ) -> None: ...
+    def create_fragment_table(
+        self, fragments: list[tuple[int, int, int]], part_bytes: list[int], num_blocks: int
+    ) -> int:
+        """fragments: (address, stride_bytes, length_bytes) of block 0's."""
+    def destroy_fragment_table(self, table_id: int) -> None: ...
+    def submit_gather(
+        self,
+        lane_index: int,
+        table_id: int,
+        block_ids: I64,
+        targets: U64,
+        num_leaves: int,
+        num_ctas: int,
+    ) -> None:
+        """Runs the kernel that copies blocks together, at most 224 a call."""
+
+class TransferOptions(TypedDict, total=False):
+    max_ctas: int
+    chunk_bytes: int
+    calibration_path: str
+    is_calibrated: bool
+    num_jobs_max: int
+
+class TransferResult(TypedDict):
+    job_id: int
+    direction: str  # "save" | "load"
+    error: str | None
+    checksums: U64
+    undefined_block_ids: list[int]
+    method: str  # As used.
+    moved_bytes: int
+    device_s: float  # 0: not measured.
+
+class TransferEngine:
+    """The transfer engine with its thread, for measurements; keeps the device alive.
+
+    Device blocks and slots belong to a job until its end was seen by wait, poll or take.
+    """
+
+    def __init__(self, device: TransferDevice, options: TransferOptions) -> None: ...
+    def attach(
+        self,
+        tensors: list[tuple[int, int]],
+        fragments: list[tuple[int, int, int, int]],
+        part_bytes: list[int],
+    ) -> int:
+        """tensors: (address, length_bytes); fragments: as PagedGeometry.fragments."""
+    def detach(self, attachment_id: int) -> None: ...
+    def submit(
+        self,
+        direction: str,
+        attachment_id: int,
+        block_ids: I64,
+        slots: U64,
+        stream_id: int,
+        method: str,
+        keys: U8 | None,
+        checksums: U64,
+    ) -> int:
+        """keys: seeds of checksums, None: there are none. checksums: of loads with keys."""
+    def cancel(self, job_id: int) -> None: ...
+    def wait(self, job_id: int, timeout_s: float) -> bool: ...
+    def order_stream_after(self, job_id: int, stream_id: int, timeout_s: float) -> None: ...
+    def poll(self) -> list[TransferResult]: ...
+    def take(self, job_id: int) -> TransferResult: ...
+    def close(self, timeout_s: float) -> bool: ...
+    def add_host_memory(self, address: int, length_bytes: int) -> None: ...
+    def add_page_locked_memory(self, address: int, length_bytes: int) -> None: ...
+    def remove_host_memory(self, address: int, length_bytes: int) -> None: ...
+    def stats(self) -> dict[str, int]:
+        """Fields of TransferStats; jobs and bytes as "save_staged_jobs", "save_staged_bytes"."""
+    def note(self) -> str: ...
