@@ -5,7 +5,7 @@ are C-contiguous: keys uint8[n, 16], addresses uint64[n], results uint8[n]. Erro
 the classes of kvtier.errors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -99,6 +99,17 @@ class Store:
         request_hash: int,
         timeout_s: float,
     ) -> Job: ...
+    def attach(
+        self,
+        namespace_index: int,
+        cuda_ordinal: int,
+        tensors: Sequence[tuple[int, int]],
+        fragments: Sequence[tuple[int, int, int, int]],
+        part_bytes: Sequence[int],
+        holders: object,
+        options: Mapping[str, object],
+    ) -> Attachment:
+        """cuda_ordinal -1: the host. `holders` keeps the tensors valid."""
     def poll_jobs(self) -> list[Job]:
         """Jobs that ended since the last call, each once, as new objects."""
     def job_event_fd(self) -> int: ...
@@ -124,11 +135,40 @@ class Job:
     @property
     def job_id(self) -> int: ...
     @property
-    def is_put(self) -> bool: ...
+    def kind(self) -> str:
+        """ "put", "get", "save" or "load"."""
     def is_ended(self) -> bool: ...
     def wait(self, timeout_s: float) -> U8:
         """Outcomes. TimeoutError: the job goes on."""
     def cancel(self) -> None: ...
+    def undefined_block_ids(self) -> I64:
+        """Of a load that ended."""
+    def order_stream_after(self, stream_id: int, timeout_s: float) -> None: ...
+
+class Attachment:
+    """Made by Store.attach; keeps the store alive, as do its jobs."""
+
+    def save(
+        self,
+        keys: U8,
+        block_ids: I64,
+        stream_id: int,
+        parent: bytes | None,
+        chain: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job: ...
+    def load(
+        self,
+        keys: U8,
+        block_ids: I64,
+        stream_id: int,
+        prefix: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job: ...
+    def detach(self) -> None: ...
+    def stats(self) -> dict[str, int | str]: ...
 
 class SimWorld:
     """Simulated clock and disk for tests: `open` gives a Store that runs in the calling thread."""

@@ -50,10 +50,11 @@ def stream_id_of(stream: object, tensors: PagedTensors) -> int:
             f"stream: got {show(stream)}, but the tensors lie in CPU memory, which has no streams; "
             "leave it out, and call when the bytes are written"
         )
-    return _current_stream_id(tensors) if stream is None else _parse_stream(stream)
+    return _current_stream_id(tensors) if stream is None else parse_stream(stream)
 
 
-def _parse_stream(stream: object) -> int:
+def parse_stream(stream: object) -> int:
+    """Returns the number of a stream that is named. Raises UsageError."""
     number: object = stream
     if isinstance(stream, _CudaStream):
         number = stream.__cuda_stream__()[1]
@@ -76,8 +77,8 @@ def _current_stream_id(tensors: PagedTensors) -> int:
     keeper = tensors.tensors[0].keeper
     if as_torch_tensor(keeper) is not None:
         torch_cuda = cast("_TorchCuda", sys.modules["torch"].cuda)
-        return _parse_stream(torch_cuda.current_stream(tensors.device))
+        return parse_stream(torch_cuda.current_stream(tensors.device))
     if type(keeper).__module__.split(".")[0] == "cupy":
         cupy_cuda = cast("_CupyCuda", sys.modules["cupy"].cuda)
-        return _parse_stream(cupy_cuda.get_current_stream())
+        return parse_stream(cupy_cuda.get_current_stream())
     return LEGACY_DEFAULT_STREAM

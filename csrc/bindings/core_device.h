@@ -13,11 +13,10 @@
 
 #include "base/clock.h"
 #include "bindings/errors_binding.h"
+#include "bindings/paged_arguments.h"
 #include "device/device.h"
 
 namespace kvtier::bindings {
-
-using IdArray = pybind11::array_t<std::int64_t, pybind11::array::c_style>;
 
 class CoreDevice {
  public:
@@ -72,13 +71,6 @@ auto run_on_device(const Call& call) {
     throw_if_device_error(answer.status());
     return std::move(answer).value();
   }
-}
-
-inline std::byte* pointer_of(std::uint64_t address) {
-  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
-}
-inline std::uint64_t address_of(const std::byte* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
 }  // namespace kvtier::bindings

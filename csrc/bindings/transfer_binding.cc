@@ -12,6 +12,7 @@
 #include "bindings/array_arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/core_device.h"
+#include "bindings/transfer_options_binding.h"
 #include "transfer/transfer_engine.h"
 
 namespace kvtier::bindings {
@@ -20,16 +21,6 @@ namespace {
 namespace py = pybind11;
 
 using namespace transfer;
-using TensorPair = std::pair<std::uint64_t, std::uint64_t>;
-using FragmentFields = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>;
-
-const std::map<std::string, TransferDirection> kDirections = {{"save", TransferDirection::kSave},
-                                                              {"load", TransferDirection::kLoad}};
-const std::map<std::string, TransferMethod> kMethods = {
-    {"copy_engine", TransferMethod::kCopyEngine},
-    {"staged", TransferMethod::kStaged},
-    {"zero_copy", TransferMethod::kZeroCopy},
-    {"auto", TransferMethod::kAuto}};
 
 template <typename Value>
 Value value_of(const std::map<std::string, Value>& known, const char* name,
@@ -39,27 +30,6 @@ Value value_of(const std::map<std::string, Value>& known, const char* name,
   throw_if_error(
       Status(StatusCode::kInvalidArgument, std::string(name) + ": unknown word: " + word));
   return {};
-}
-
-TransferOptions options_of(const py::dict& fields) {
-  TransferOptions options;
-  for (const auto& [key, value] : fields) {
-    const auto name = key.cast<std::string>();
-    if (name == "max_ctas") {
-      options.max_ctas = value.cast<std::uint32_t>();
-    } else if (name == "chunk_bytes") {
-      options.chunk_bytes = value.cast<std::uint64_t>();
-    } else if (name == "calibration_path") {
-      options.calibration_path = py::bytes(py::module_::import("os").attr("fsencode")(value));
-    } else if (name == "is_calibrated") {
-      options.is_calibrated = value.cast<bool>();
-    } else if (name == "num_jobs_max") {
-      options.num_jobs_max = value.cast<std::uint32_t>();
-    } else {
-      throw_if_error(Status(StatusCode::kConfig, "unknown option: " + name), CallKind::kSetUp);
-    }
-  }
-  return options;
 }
 
 py::dict dict_of(const TransferResult& result) {
@@ -81,7 +51,7 @@ class CoreTransfer {
  public:
   CoreTransfer(std::shared_ptr<CoreDevice> device, const py::dict& options)
       : device_(std::move(device)) {
-    const TransferOptions parsed = options_of(options);
+    const TransferOptions parsed = transfer_options_of(options);
     engine_ = run_on_device(
         [&] { return TransferEngine::create(device_->use(), device_->clock(), parsed); });
   }
@@ -100,14 +70,8 @@ class CoreTransfer {
   AttachmentId attach(const std::vector<TensorPair>& tensors,
                       const std::vector<FragmentFields>& fragments,
                       const std::vector<std::uint64_t>& part_bytes) {
-    std::vector<layout::TensorPlace> places;
-    for (const auto& [address, length_bytes] : tensors) {
-      places.push_back({pointer_of(address), length_bytes});
-    }
-    std::vector<layout::FragmentPlace> pieces;
-    for (const auto& [tensor_index, offset_bytes, stride_bytes, fragment_bytes] : fragments) {
-      pieces.push_back({tensor_index, offset_bytes, stride_bytes, fragment_bytes});
-    }
+    const auto places = places_of(tensors);
+    const auto pieces = fragments_of(fragments);
     return run_on_device([&] { return use().attach(places, pieces, part_bytes); });
   }
   void detach(AttachmentId attachment_id) {
@@ -125,14 +89,14 @@ class CoreTransfer {
       for (const BlockKey& key : key_span_of(*keys)) seeds.push_back({key, {}, 0});
     }
     TransferRequest request;
-    request.direction = value_of(kDirections, "direction", direction);
+    request.direction = value_of(transfer_directions(), "direction", direction);
     request.attachment_id = attachment_id;
     request.block_ids = {block_ids.data(), num_blocks};
     request.slots = pointers;
     request.stream = {stream_id};
     request.seeds = seeds;
     request.checksums = {checksums.data(), static_cast<std::size_t>(checksums.size())};
-    request.method = value_of(kMethods, "method", method);
+    request.method = value_of(transfer_methods(), "method", method);
     return run_on_device([&] { return use().submit(request); });
   }
 
@@ -175,27 +139,7 @@ class CoreTransfer {
     engine.remove_host_memory({pointer_of(address), length_bytes});
   }
 
-  py::dict stats() {
-    const TransferStats found = use().stats();
-    py::dict fields;
-    for (const auto& [direction, direction_value] : kDirections) {
-      for (const auto& [method, method_value] : kMethods) {
-        if (method_value == TransferMethod::kAuto) continue;
-        const auto row = static_cast<std::size_t>(direction_value);
-        const auto column = static_cast<std::size_t>(method_value);
-        fields[py::str(direction + "_" + method + "_jobs")] = found.jobs[row][column];
-        fields[py::str(direction + "_" + method + "_bytes")] = found.moved_bytes[row][column];
-      }
-    }
-    fields["failed_jobs"] = found.failed_jobs;
-    fields["cancelled_jobs"] = found.cancelled_jobs;
-    fields["corrupt_blocks"] = found.corrupt_blocks;
-    fields["num_chunks"] = found.num_chunks;
-    fields["submit_ns"] = found.submit_ns;
-    fields["staging_bytes"] = found.staging_bytes;
-    fields["page_locked_bytes"] = found.page_locked_bytes;
-    return fields;
-  }
+  py::dict stats() { return bindings::dict_of(use().stats()); }
   std::string note() { return use().note(); }
 
  private:

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/status.h"
+#include "store/block_mover.h"
 #include "store/outcome.h"
 
 namespace kvtier {
@@ -17,13 +19,16 @@ class Job {
  public:
   enum class Kind : std::uint8_t { kPut, kGet, kSave, kLoad };
 
-  Job(std::uint64_t job_id, Kind kind) : job_id_(job_id), kind_(kind) {}
+  Job(std::uint64_t job_id, Kind kind, std::shared_ptr<BlockMover> mover = nullptr)
+      : job_id_(job_id), kind_(kind), mover_(std::move(mover)) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   /// Unique within its store.
   std::uint64_t job_id() const { return job_id_; }
   Kind kind() const { return kind_; }
+  /// Of a save or load; null for others.
+  const std::shared_ptr<BlockMover>& mover() const { return mover_; }
   /// Once true, the store touches none of the job's buffers any more. Does not block.
   bool is_ended() const { return is_ended_.load(std::memory_order_acquire); }
   /// Not ok only when the store itself broke. Requires is_ended().
@@ -58,6 +63,7 @@ class Job {
   // Constant after construction.
   const std::uint64_t job_id_;
   const Kind kind_;
+  const std::shared_ptr<BlockMover> mover_;
   // Constant once the job has ended.
   Status status_ = Status::ok();
   std::vector<Outcome> outcomes_;

@@ -273,7 +273,8 @@ class Store::Impl {
   struct RunningJob;
   Outcomes drive(Flow& flow, Task<Outcomes> task, Locked& locked);
   std::shared_ptr<RunningJob> make_job(std::span<const BlockKey> keys, Job::Kind kind,
-                                       StepPriority priority);
+                                       StepPriority priority,
+                                       std::shared_ptr<BlockMover> mover = nullptr);
   std::shared_ptr<Job> start_job(std::shared_ptr<RunningJob> run, Locked& locked);
   void step_job(RunningJob& run);
   void advance_job(RunningJob& run, Locked& locked);

@@ -28,7 +28,6 @@ struct Store::Impl::RunningJob {
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> targets;
   std::function<void()> on_end;
-  std::shared_ptr<BlockMover> mover;           // Of a save or load.
   std::vector<std::size_t> undefined_indices;  // Of a load, once its task has ended.
   std::uint64_t prefetch_bytes = 0;
   Flow flow{Flow::Driver::kPool};
@@ -101,13 +100,12 @@ Result<std::shared_ptr<Job>> Store::Impl::save_async(const SaveRequest& request,
   Locked locked(*this);
   const auto space = begin_call(request.namespace_index);
   if (!space.is_ok()) return space.status();
-  auto run = make_job(request.keys, Job::Kind::kSave, StepPriority::kSave);
+  auto run = make_job(request.keys, Job::Kind::kSave, StepPriority::kSave, request.mover);
   run->on_end = std::move(on_end);
-  run->mover = request.mover;
   const PutRequest put{request.namespace_index, run->keys,        {},
                        request.parent,          request.is_chain, request.request_hash,
                        request.timeout_ns};
-  run->task = run_put(put, *space.value(), run->mover.get(), run->flow);
+  run->task = run_put(put, *space.value(), request.mover.get(), run->flow);
   ++stats_.jobs.saves;
   return start_job(std::move(run), locked);
 }
@@ -117,12 +115,11 @@ Result<std::shared_ptr<Job>> Store::Impl::load_async(const LoadRequest& request,
   Locked locked(*this);
   const auto space = begin_call(request.namespace_index);
   if (!space.is_ok()) return space.status();
-  auto run = make_job(request.keys, Job::Kind::kLoad, StepPriority::kLoad);
+  auto run = make_job(request.keys, Job::Kind::kLoad, StepPriority::kLoad, request.mover);
   run->on_end = std::move(on_end);
-  run->mover = request.mover;
   const GetRequest get{request.namespace_index, run->keys,         {}, request.is_prefix,
                        request.request_hash,    request.timeout_ns};
-  run->task = run_load(get, *space.value(), *run->mover, run->undefined_indices, run->flow);
+  run->task = run_load(get, *space.value(), *request.mover, run->undefined_indices, run->flow);
   ++stats_.jobs.loads;
   return start_job(std::move(run), locked);
 }
@@ -156,9 +153,10 @@ Status Store::Impl::prefetch(std::uint32_t namespace_index, std::span<const Bloc
 
 std::shared_ptr<Store::Impl::RunningJob> Store::Impl::make_job(std::span<const BlockKey> keys,
                                                                Job::Kind kind,
-                                                               StepPriority priority) {
+                                                               StepPriority priority,
+                                                               std::shared_ptr<BlockMover> mover) {
   auto run = std::make_shared<RunningJob>();
-  run->job = std::make_shared<Job>(job_id_next_++, kind);
+  run->job = std::make_shared<Job>(job_id_next_++, kind, std::move(mover));
   run->priority = priority;
   if (priority == StepPriority::kSave) run->refusal = Outcome::kDeclined;
   run->keys.assign(keys.begin(), keys.end());
@@ -238,7 +236,7 @@ void Store::Impl::end_job(RunningJob& run, Status status, Outcomes outcomes) {
   if (run.flow.is_cancelled()) ++stats_.jobs.cancelled;
   ++stats_.jobs.ended;
   prefetch_bytes_ -= run.prefetch_bytes;
-  if (run.mover) run.mover->finish_starting();
+  if (run.job->mover()) run.job->mover()->finish_starting();
   run.job->end(std::move(status), std::move(outcomes), std::move(run.undefined_indices));
   if (run.on_end) run.on_end();
   if (run.is_listed) list_job(run.job);

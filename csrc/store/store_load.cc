@@ -157,6 +157,7 @@ void Store::Impl::apply_load_move(LoadCall& call, const MoveUnderWay& move, Flow
     outcome = flow.early_outcome();
   } else if (!result.status.is_ok() && result.status.code() != StatusCode::kCorrupt) {
     outcome = Outcome::kFailed;
+    log("warning", "a load failed: " + result.status.message());
   }
   for (const std::size_t i : move.block_indices) call.get.blocks[i].outcome = outcome;
   for (const std::size_t i : result.undefined_indices) {

@@ -21,6 +21,7 @@ Task<void> Store::Impl::move_to_host_blocks(PutCall& call, BlockMover& mover, Fl
   const BlockMoveResult& result = move->result;
   if (!result.status.is_ok()) {
     const bool is_cancelled = result.status.code() == StatusCode::kCancelled;
+    if (!is_cancelled) log("warning", "a save failed: " + result.status.message());
     give_up_host_blocks(call, 0, is_cancelled ? flow.early_outcome() : Outcome::kFailed);
     co_return;
   }
