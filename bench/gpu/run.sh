@@ -2,8 +2,8 @@
 # Builds kvtier on a GPU machine that reaches no registry, runs the tests that need its GPU, then
 # measures. Headers that the machine lacks are looked for in carry/ (see pack.sh) and below
 # KVTIER_LIBURING_DIR. Results go to OUT (default: bench/out/gpu). Usage: run.sh [STEP...]; steps are
-# build, test, sanitize, probe, copy and lab; without any: all of them but the last. `copy` needs
-# python3 with numpy, pybind11 and rich.
+# build, test, sanitize, probe, python, copy and lab; without any: all of them but the last. `python`
+# and `copy` need python3 with numpy and pybind11, and rich or pytest.
 
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 root=$PWD
 build=$root/build/gpu
 results=${OUT:-$root/bench/out/gpu}
-steps=${*:-build test sanitize probe copy}
+steps=${*:-build test sanitize probe python copy}
 mkdir -p "$results"
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 export KVTIER_LIBURING_DIR=${KVTIER_LIBURING_DIR:-$root/carry/liburing}
@@ -69,13 +69,23 @@ probe() {
   } >"$results/transfer.jsonl"
 }
 
-# The same engine as users have it: through the extension, with every byte compared.
-copy() {
-  local python
+# The same engine as users have it.
+extension() {
   python=$(command -v python3) || return 1
   configure -DKVTIER_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$python" \
     "-Dpybind11_DIR=$("$python" -c 'import pybind11; print(pybind11.get_cmake_dir())')" &&
-    cmake --build "$build" --target _core && cp "$build"/_core*.so kvtier/ || return 1
+    cmake --build "$build" --target _core && cp "$build"/_core*.so kvtier/
+}
+
+# Libraries' own warnings on being imported are not ours.
+run_python_tests() {
+  extension >"$results/extension.log" 2>&1 || { tail -n 40 "$results/extension.log"; return 1; }
+  XLA_PYTHON_CLIENT_PREALLOCATE=false timeout 150 "$python" -m pytest -q -p no:cacheprovider \
+    -W default -m gpu tests/python
+}
+
+copy() {
+  extension >"$results/extension.log" 2>&1 || { tail -n 40 "$results/extension.log"; return 1; }
   local picture=()
   "$python" -c 'import matplotlib' 2>/dev/null && picture=(--plot "$results/copy.png")
   timeout 300 "$python" -m kvtier bench copy --device cuda:0 --commit "$(commit_name)" \
@@ -107,6 +117,7 @@ for step in $steps; do
     test) run_step test run_tests ;;
     sanitize) run_step sanitize sanitize ;;
     probe) run_step probe probe ;;
+    python) run_step python run_python_tests ;;
     copy) run_step copy copy ;;
     lab) run_step lab lab ;;
     *) echo "unknown step: $step" >&2; exit 2 ;;
