@@ -81,7 +81,7 @@ extension() {
 run_python_tests() {
   extension >"$results/extension.log" 2>&1 || { tail -n 40 "$results/extension.log"; return 1; }
   XLA_PYTHON_CLIENT_PREALLOCATE=false timeout 150 "$python" -m pytest -q -p no:cacheprovider \
-    -W default -m gpu tests/python
+    -W default -m gpu tests/python/test_*gpu*.py
 }
 
 copy() {
