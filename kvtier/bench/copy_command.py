@@ -95,7 +95,7 @@ def run_copy(
         return 1
     _show(report, is_json=is_json)
     if output is not None:
-        Path(output).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        Path(output).write_text(json.dumps(report.to_json()) + "\n", encoding="utf-8")
     if plot is not None:
         from kvtier.bench.copy_plot import draw_copies
 
