@@ -55,7 +55,7 @@ class CopyRow:
     def to_json(self) -> dict[str, object]:
         fields = dataclasses.asdict(self)
         extra = fields.pop("extra")
-        return {**{name: it for name, it in fields.items() if it is not None}, **extra}
+        return {**fields, **extra}
 
 
 @dataclass(frozen=True, kw_only=True)

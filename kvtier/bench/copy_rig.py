@@ -85,7 +85,7 @@ class CopyRig:
     def make_engine(self) -> _core.TransferEngine:
         """One that knows the host memory; made anew for each need, closed with the rig."""
         engine = _core.TransferEngine(self.device, {})
-        self._stack.callback(engine.close, TIMEOUT_S)
+        self._stack.callback(self._close_engine, engine)
         for address in self._host_addresses.values():
             engine.add_page_locked_memory(address, self.memory_bytes)
         return engine
@@ -125,6 +125,11 @@ class CopyRig:
 
     def close(self) -> None:
         self._stack.close()
+
+    def _close_engine(self, engine: _core.TransferEngine) -> None:
+        if not engine.close(TIMEOUT_S):
+            # What the device may still read or write is never given back.
+            self._stack.pop_all()
 
     def _submit(self, direction: str, source: int, target: int, num_bytes: int) -> None:
         lane = self._lanes[direction]
