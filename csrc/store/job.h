@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@ namespace kvtier {
 
 class Job {
  public:
-  enum class Kind : std::uint8_t { kPut, kGet };
+  enum class Kind : std::uint8_t { kPut, kGet, kSave, kLoad };
 
   Job(std::uint64_t job_id, Kind kind) : job_id_(job_id), kind_(kind) {}
   Job(const Job&) = delete;
@@ -36,11 +37,20 @@ class Job {
     return outcomes_;
   }
 
+  /// Loads: positions in the keys whose engine memory was touched and holds nothing to rely on.
+  /// Requires is_ended().
+  const std::vector<std::size_t>& undefined_indices() const {
+    KVTIER_CHECK(is_ended());
+    return undefined_indices_;
+  }
+
   /// For the store, once.
-  void end(Status status, std::vector<Outcome> outcomes) {
+  void end(Status status, std::vector<Outcome> outcomes,
+           std::vector<std::size_t> undefined_indices = {}) {
     KVTIER_CHECK(!is_ended());
     status_ = std::move(status);
     outcomes_ = std::move(outcomes);
+    undefined_indices_ = std::move(undefined_indices);
     is_ended_.store(true, std::memory_order_release);
   }
 
@@ -51,6 +61,7 @@ class Job {
   // Constant once the job has ended.
   Status status_ = Status::ok();
   std::vector<Outcome> outcomes_;
+  std::vector<std::size_t> undefined_indices_;
   // Release by the last step of the job, acquire by whoever then reads results and buffers.
   std::atomic<bool> is_ended_{false};
 };

@@ -100,54 +100,11 @@ bool TransferEngine::Impl::close(TimeNs deadline_ns) {
   return is_idle;
 }
 
-// ---- Attachments ----
-
-Result<AttachmentId> TransferEngine::Impl::attach(std::span<const layout::TensorPlace> tensors,
-                                                  std::span<const layout::FragmentPlace> fragments,
-                                                  std::span<const std::uint64_t> part_bytes) {
-  Result<FragmentTable> table = layout::make_fragment_table(tensors, fragments, part_bytes);
-  if (!table.is_ok()) return table.status();
-  auto attachment = std::make_shared<Attachment>(Attachment{std::move(table).value(), 0, {}});
-  for (std::size_t index = 0; index < tensors.size(); ++index) {
-    Result<std::uint64_t> identity = device_.identify_memory(tensors[index].base);
-    if (!identity.is_ok()) {
-      return Status(identity.status().code(),
-                    identity.status().message() + " tensor_index=" + std::to_string(index));
-    }
-    attachment->memory.emplace_back(tensors[index].base, identity.value());
-  }
-  if (device_info_.has_kernels) {
-    Result<std::uint32_t> table_id = device_.create_fragment_table(attachment->table);
-    if (!table_id.is_ok()) return table_id.status();
-    attachment->table_id = table_id.value();
-  }
-  std::lock_guard<std::mutex> lock(mutex_);
-  attachments_[++last_attachment_id_] = std::move(attachment);
-  return last_attachment_id_;
-}
-
-Status TransferEngine::Impl::detach(AttachmentId attachment_id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = attachments_.find(attachment_id);
-  if (found == attachments_.end()) {
-    return refused("unknown attachment: attachment_id=" + std::to_string(attachment_id));
-  }
-  for (const auto& [job_id, job] : jobs_) {
-    if (!job->is_ended && job->attachment == found->second) {
-      return Status(StatusCode::kBusy, "cannot detach while a job is under way: attachment_id=" +
-                                           std::to_string(attachment_id) +
-                                           " job_id=" + std::to_string(job_id));
-    }
-  }
-  if (device_info_.has_kernels) device_.destroy_fragment_table(found->second->table_id);
-  attachments_.erase(found);
-  return Status::ok();
-}
-
-// ---- Jobs ----
-
 Status TransferEngine::Impl::check_request(const TransferRequest& request,
                                            const Attachment& attachment) const {
+  if (request.ready != nullptr && !request.ready->is_of(device_)) {
+    return refused("the ready point is of another device");
+  }
   const std::size_t num_blocks = request.block_ids.size();
   const std::size_t num_sums = num_blocks * attachment.table.parts().size();
   if (num_blocks == 0) return refused("no blocks");
@@ -200,25 +157,37 @@ Result<TransferEngine::Impl::JobPointer> TransferEngine::Impl::make_job(
   job->seeds.assign(request.seeds.begin(), request.seeds.end());
   job->expected.assign(request.checksums.begin(), request.checksums.end());
   job->wanted_method = request.method;
+  job->ready = request.ready;
+  job->on_result = request.on_result;
   return job;
+}
+
+Result<std::shared_ptr<const ReadyPoint>> TransferEngine::Impl::record_ready(StreamId stream) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_)
+      return Status(StatusCode::kClosed, "cannot record ready point: engine is closed");
+  }
+  // In this very thread: the stream may be its own default one, and the order is that of the call.
+  Result<Event> event = device_.create_event();
+  if (!event.is_ok()) return event.status();
+  auto ready = std::make_shared<const ReadyPoint>(device_, event.value());
+  Status recorded = device_.record_event(ready->event(), stream);
+  if (!recorded.is_ok()) return recorded;
+  return ready;
 }
 
 Result<TransferJobId> TransferEngine::Impl::submit(const TransferRequest& request) {
   Result<JobPointer> made = make_job(request);
   if (!made.is_ok()) return made.status();
   const JobPointer job = std::move(made).value();
-  // In this very thread: the stream may be its own default one, and the order is that of the call.
-  Result<Event> ready = device_.create_event();
-  if (!ready.is_ok()) return ready.status();
-  job->ready = ready.value();
-  Status recorded = device_.record_event(job->ready, request.stream);
-  if (!recorded.is_ok()) {
-    device_.destroy_event(job->ready);
-    return recorded;
+  if (job->ready == nullptr) {
+    Result<std::shared_ptr<const ReadyPoint>> ready = record_ready(request.stream);
+    if (!ready.is_ok()) return ready.status();
+    job->ready = std::move(ready).value();
   }
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_closed_ || jobs_.size() >= options_.num_jobs_max) {
-    device_.destroy_event(job->ready);
     if (is_closed_) return Status(StatusCode::kClosed, "cannot transfer blocks: engine is closed");
     return Status(StatusCode::kExhausted,
                   "cannot transfer blocks: num_jobs_max=" + std::to_string(options_.num_jobs_max));

@@ -93,6 +93,10 @@ Result<AttachmentId> TransferEngine::attach(std::span<const layout::TensorPlace>
 
 Status TransferEngine::detach(AttachmentId attachment_id) { return impl_->detach(attachment_id); }
 
+Result<std::shared_ptr<const ReadyPoint>> TransferEngine::record_ready(StreamId stream) {
+  return impl_->record_ready(stream);
+}
+
 Result<TransferJobId> TransferEngine::submit(const TransferRequest& request) {
   return impl_->submit(request);
 }

@@ -45,20 +45,28 @@ class TransferEngine {
   /// kBusy while jobs use it.
   Status detach(AttachmentId attachment_id);
 
-  /// Starts a save or a load after what is on `request.stream` by now.
-  /// Ownership: device blocks and slots belong to the job until its end was seen by poll(), wait()
-  /// or order_stream_after(). The request's own arrays are copied.
+  /// The point in the caller's stream that is after all its work so far, for jobs that are
+  /// submitted later. In the calling thread, whose default stream may be meant. The point may
+  /// outlive the engine, not the device. kInvalidArgument: not a stream of this device, or one that
+  /// is being captured; kExhausted, kClosed, or the device's failure.
+  Result<std::shared_ptr<const ReadyPoint>> record_ready(StreamId stream);
+  /// Starts a save or a load after `request.ready`, or after what is on `request.stream` by now.
+  /// Ownership: device blocks and slots belong to the job until its end was seen by poll(), wait(),
+  /// order_stream_after() or `request.on_result`. The request's own arrays are copied.
   /// Does not block. Returns kInvalidArgument (block id out of range, lengths that differ, a stream
-  /// of another device), kExhausted (num_jobs_max), kClosed, or the device's failure.
+  /// or ready point of another device), kExhausted (num_jobs_max), kClosed, or the device's
+  /// failure.
   Result<TransferJobId> submit(const TransferRequest& request);
   /// Asks a job to end early; its result still comes, and only then are its buffers free. What was
   /// done by then stays done. Unknown jobs are ignored.
   void cancel(TransferJobId job_id);
-  /// Whether the job has ended, by `deadline_ns`. The result stays for poll() or take().
+  /// Whether the job has ended, by `deadline_ns`. The result stays for poll() or take(), or is on
+  /// its way to on_result.
   bool wait(TransferJobId job_id, TimeNs deadline_ns);
   /// Orders work that is put on `stream` from now on after the job's last byte. Blocks until the
   /// engine's thread has told the device of it: kTimeout at `deadline_ns`. Whether the bytes of a
-  /// load are right is known only by its result. kNotFound: no such job.
+  /// load are right is known only by its result. kNotFound: no such job, or one that ended and gave
+  /// its result to on_result.
   Status order_stream_after(TransferJobId job_id, StreamId stream, TimeNs deadline_ns);
   /// Appends the results of jobs that ended; each is given once. Does not block.
   void poll(std::vector<TransferResult>& results);

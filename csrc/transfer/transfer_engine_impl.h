@@ -32,6 +32,7 @@ class TransferEngine::Impl {
                               std::span<const layout::FragmentPlace> fragments,
                               std::span<const std::uint64_t> part_bytes);
   Status detach(AttachmentId attachment_id);
+  Result<std::shared_ptr<const ReadyPoint>> record_ready(StreamId stream);
   Result<TransferJobId> submit(const TransferRequest& request);
   void cancel(TransferJobId job_id);
   bool wait(TransferJobId job_id, TimeNs deadline_ns);
@@ -84,6 +85,8 @@ class TransferEngine::Impl {
   void end_jobs(Direction& direction);
   bool has_left_pipe(const TransferJob& job);
   void end_job(const JobPointer& job);
+  // Hands out what on_result calls are due.
+  void deliver_results();
   void fill_result(TransferJob& job, TransferResult& result);
   void release_events(TransferJob& job);
 
@@ -98,6 +101,7 @@ class TransferEngine::Impl {
   // Of the engine's thread.
   std::array<Direction, kNumDirections> directions_;
   std::vector<bool> is_block_seen_;  // By block id, all false between uses; kept for its memory.
+  std::deque<JobPointer> ended_;     // With an on_result that was not called yet.
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -32,7 +33,8 @@ struct TransferJob {
   std::vector<ChecksumSeed> seeds;
   std::vector<std::uint64_t> expected;
   TransferMethod wanted_method = TransferMethod::kAuto;
-  Event ready;
+  std::shared_ptr<const ReadyPoint> ready;
+  std::function<void(TransferResult)> on_result;  // Null: the result waits for poll() or take().
 
   // Of the engine's thread.
   TransferMethod method = TransferMethod::kAuto;

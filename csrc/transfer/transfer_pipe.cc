@@ -144,7 +144,7 @@ TransferPipe::Staging& TransferPipe::take_staging() {
 Status TransferPipe::order_lane(TransferJob& job, std::size_t lane_index) {
   if (job.has_begun) return Status::ok();
   const LaneId lane = lanes_[lane_index].id;
-  Status ordered = device_.order_lane_after(lane, job.ready);
+  Status ordered = device_.order_lane_after(lane, job.ready->event());
   if (!ordered.is_ok()) return ordered;
   job.has_begun = true;
   return device_.record_lane(lane, job.begin);

@@ -41,6 +41,7 @@ class TransferWorld {
     auto made = transfer::TransferEngine::create(host, clock, engine_options);
     REQUIRE_MESSAGE(made.is_ok(), made.status().to_string());
     engine = std::move(made).value();
+    base_request.stream = kStream;
     attachment_id = attach();
   }
 
@@ -123,12 +124,11 @@ class TransferWorld {
       const auto sums = checksums_of(row.key);
       checksums.insert(checksums.end(), sums.begin(), sums.end());
     }
-    transfer::TransferRequest request;
+    transfer::TransferRequest request = base_request;
     request.direction = direction;
     request.attachment_id = attachment_id;
     request.block_ids = block_ids;
     request.slots = slots;
-    request.stream = kStream;
     request.seeds = seeds;
     request.checksums = checksums;
     request.method = method;
@@ -146,7 +146,8 @@ class TransferWorld {
   /// Lets engine and device work, and time pass, until nothing more can happen.
   void settle() {
     while (true) {
-      engine->advance();
+      // More than once: who receives a result may submit the next job.
+      for (int turn = 0; turn < 3; ++turn) engine->advance();
       const TimeNs due_ns = host.next_due_ns();
       if (due_ns >= kNeverNs) break;
       clock.advance_to(due_ns);
@@ -166,6 +167,8 @@ class TransferWorld {
   const TransferWorldOptions options;
   std::vector<std::byte> memory;
   std::vector<std::byte> arena;
+  /// What the rows of a request do not say: stream, ready point, who receives the result.
+  transfer::TransferRequest base_request;
   std::unique_ptr<transfer::TransferEngine> engine;
   transfer::AttachmentId attachment_id = 0;
 };
