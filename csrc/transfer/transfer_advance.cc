@@ -194,6 +194,10 @@ Status TransferEngine::Impl::check_memory(const Attachment& attachment) {
     const auto& [address, identity] = attachment.memory[index];
     const Result<std::uint64_t> found = device_.identify_memory(address);
     if (found.is_ok() && found.value() == identity) continue;
+    // Another answer says nothing of the tensor.
+    if (!found.is_ok() && found.status().code() != StatusCode::kInvalidArgument) {
+      return found.status();
+    }
     return Status(StatusCode::kInvalidArgument,
                   "cannot use tensor that was freed: tensor_index=" + std::to_string(index));
   }

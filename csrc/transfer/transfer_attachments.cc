@@ -13,7 +13,8 @@ Result<AttachmentId> TransferEngine::Impl::attach(std::span<const layout::Tensor
   if (!table.is_ok()) return table.status();
   auto attachment = std::make_shared<Attachment>(Attachment{std::move(table).value(), 0, {}});
   for (std::size_t index = 0; index < tensors.size(); ++index) {
-    Result<std::uint64_t> identity = device_.identify_memory(tensors[index].base);
+    Result<std::uint64_t> identity =
+        device_.identify_memory(tensors[index].base, tensors[index].length_bytes);
     if (!identity.is_ok()) {
       return Status(identity.status().code(),
                     identity.status().message() + " tensor_index=" + std::to_string(index));
