@@ -318,4 +318,7 @@ def _strided(
 
 def _check_writable(is_read_only: bool, name: str) -> None:
     if is_read_only:
-        raise UsageError(f"{name}: is read-only, so nothing could be loaded into it; pass a copy")
+        raise UsageError(
+            f"{name}: is read-only, so nothing could be loaded into it; pass writable memory, or "
+            "(pointer, num_bytes, device) if it may be written all the same"
+        )

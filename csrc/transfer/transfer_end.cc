@@ -18,12 +18,16 @@ bool TransferEngine::Impl::has_left_pipe(const TransferJob& job) {
 }
 
 void TransferEngine::Impl::end_jobs(Direction& direction) {
-  std::erase_if(direction.active, [&](const JobPointer& job) {
-    if (!has_left_pipe(*job)) return false;
+  for (std::size_t index = 0; index < direction.active.size();) {
+    const JobPointer job = direction.active[index];
+    if (!has_left_pipe(*job)) {
+      ++index;
+      continue;
+    }
     if (direction.current == job) direction.current = nullptr;
     end_job(job);
-    return true;
-  });
+    direction.active.erase(direction.active.begin() + static_cast<std::ptrdiff_t>(index));
+  }
 }
 
 void TransferEngine::Impl::end_job(const JobPointer& job) {
@@ -31,6 +35,8 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   fill_result(*job, result);
   const auto direction = static_cast<std::size_t>(job->direction);
   const auto method = static_cast<std::size_t>(job->method);
+  // From here on nothing may throw: a job ends once.
+  if (job->on_result != nullptr) ended_.push_back(job);
   std::lock_guard<std::mutex> lock(mutex_);
   if (result.status.is_ok() || result.status.code() == StatusCode::kCorrupt) {
     const FragmentTable& table = job->attachment->table;
@@ -46,6 +52,8 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   } else if (!result.status.is_ok()) {
     ++stats_.failed_jobs;
   }
+  stats_.bounced_bytes = 0;
+  for (const Direction& each : directions_) stats_.bounced_bytes += each.pipe->bounced_bytes();
   release_events(*job);
   job->result = std::move(result);
   job->sums.reset();
@@ -55,7 +63,6 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   } else {
     // It runs until it was called: what a closed engine's callers take down may be what is called.
     jobs_.erase(job->job_id);
-    ended_.push_back(job);
   }
   jobs_changed_.notify_all();
 }
@@ -65,7 +72,11 @@ void TransferEngine::Impl::deliver_results() {
     // Off the list first: it is called once, whatever happens.
     const JobPointer job = std::move(ended_.front());
     ended_.pop_front();
-    job->on_result(std::move(job->result));
+    try {
+      job->on_result(std::move(job->result));
+    } catch (...) {
+      fail("who received a result threw an exception");
+    }
     job->on_result = nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
     --num_running_;

@@ -17,6 +17,8 @@
 
 namespace kvtier::transfer {
 
+/// In a forked child an engine is of no use: calls answer kClosed, nothing or an end, take no
+/// mutex, and destroying it gives nothing back.
 class TransferEngine {
  public:
   /// `device` and `clock` outlive the engine; the clock is the system's when it has a thread.
@@ -24,7 +26,9 @@ class TransferEngine {
   /// out of range.
   static Result<std::unique_ptr<TransferEngine>> create(Device& device, Clock& clock,
                                                         const TransferOptions& options);
-  /// As close() with the present as deadline.
+  /// As close() with the present as deadline, waiting about a second more for the thread. One that
+  /// a call of the driver holds even then keeps the engine's insides, and needs the device: see
+  /// has_stopped().
   ~TransferEngine();
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
@@ -74,8 +78,12 @@ class TransferEngine {
   Result<TransferResult> take(TransferJobId job_id);
 
   /// Cancels all jobs and waits for those in flight. False: some had not ended by `deadline_ns`,
-  /// and their buffers belong to the device until it is destroyed. Idempotent.
+  /// and their buffers belong to the device until they do, or until it is destroyed. They are still
+  /// looked after, by the thread or by whoever drives advance(), and close() can be asked again.
   bool close(TimeNs deadline_ns);
+  /// Whether the engine was closed, nothing of it is in flight and its thread has left. A caller
+  /// that destroys an engine that has not stopped must never destroy its device.
+  bool has_stopped() const;
 
   /// Does what can be done without blocking; returns when it wants to run again (kNeverNs: after a
   /// submit). For an engine without a thread.
@@ -92,7 +100,7 @@ class TransferEngine {
  private:
   class Impl;
   explicit TransferEngine(std::unique_ptr<Impl> impl);
-  const std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace kvtier::transfer

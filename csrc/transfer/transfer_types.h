@@ -100,6 +100,8 @@ struct TransferStats {
   std::uint64_t num_chunks = 0;
   TimeNs submit_ns = 0;  // Of the engine's own thread, in calls of the device.
   std::uint64_t staging_bytes = 0;
+  std::uint64_t ring_bytes = 0;     // Page-locked, for slots that are not: taken when needed.
+  std::uint64_t bounced_bytes = 0;  // What went through it.
   std::uint64_t page_locked_bytes = 0;
 };
 

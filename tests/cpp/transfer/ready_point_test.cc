@@ -15,11 +15,6 @@ using transfer::TransferDirection;
 using transfer::TransferJobId;
 using transfer::TransferMethod;
 
-constexpr auto kSave = TransferDirection::kSave;
-constexpr auto kLoad = TransferDirection::kLoad;
-
-const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
-
 std::shared_ptr<const ReadyPoint> ready_of(TransferWorld& world) {
   auto ready = world.engine->record_ready(TransferWorld::kStream);
   REQUIRE_MESSAGE(ready.is_ok(), ready.status().to_string());

@@ -17,11 +17,6 @@ using transfer::TransferJobId;
 using transfer::TransferMethod;
 using transfer::TransferResult;
 
-constexpr auto kSave = TransferDirection::kSave;
-constexpr auto kLoad = TransferDirection::kLoad;
-
-const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
-
 /// Collects the results of the jobs that are submitted from now on.
 class Receiver {
  public:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/block_tables.h"
+#include "device/device_double.h"
 #include "device/host_device.h"
 #include "testing/payload.h"
 #include "testing/sim_world.h"
@@ -20,6 +21,8 @@ struct TransferWorldOptions {
   std::uint64_t num_slots = 16;
   std::uint64_t chunk_bytes = 64 << 10;
   bool is_memory_unified = false;
+  /// Whether the engine takes the device for a GPU, with memory apart from the host's.
+  bool is_gpu = false;
 };
 
 class TransferWorld {
@@ -33,12 +36,15 @@ class TransferWorld {
         memory(shape.memory_bytes(options.num_blocks), kEmpty),
         arena(shape.block_bytes() * options.num_slots, kEmpty) {
     host.set_memory_unified(options.is_memory_unified);
+    device.on_info = [this](DeviceInfo& info) {
+      if (options.is_gpu) info.kind = DeviceKind::kCuda;
+    };
     transfer::TransferOptions engine_options;
     engine_options.chunk_bytes = options.chunk_bytes;
     engine_options.is_calibrated = false;
     engine_options.has_thread = false;
     engine_options.num_jobs_max = 8;
-    auto made = transfer::TransferEngine::create(host, clock, engine_options);
+    auto made = transfer::TransferEngine::create(device, clock, engine_options);
     REQUIRE_MESSAGE(made.is_ok(), made.status().to_string());
     engine = std::move(made).value();
     base_request.stream = kStream;
@@ -163,6 +169,7 @@ class TransferWorld {
 
   SimClock clock;
   HostDevice host{clock};
+  DeviceDouble device{host};  // What the engine has, over the host device.
   const BlockShape shape;
   const TransferWorldOptions options;
   std::vector<std::byte> memory;
@@ -172,6 +179,12 @@ class TransferWorld {
   std::unique_ptr<transfer::TransferEngine> engine;
   transfer::AttachmentId attachment_id = 0;
 };
+
+/// Two fragments that lie apart, of two leaves each.
+inline const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
+
+inline constexpr auto kSave = transfer::TransferDirection::kSave;
+inline constexpr auto kLoad = transfer::TransferDirection::kLoad;
 
 inline constexpr transfer::TransferMethod kAllMethods[] = {transfer::TransferMethod::kCopyEngine,
                                                            transfer::TransferMethod::kStaged,
