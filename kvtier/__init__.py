@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from kvtier.job import Job
     from kvtier.lease import Lease
     from kvtier.namespace import Namespace
-    from kvtier.results import FlushResult, GetResult, Lookup, PutResult
+    from kvtier.paged_blocks import PagedBlocks
+    from kvtier.paged_geometry import PagedGeometry
+    from kvtier.results import FlushResult, GetResult, LoadResult, Lookup, PutResult
 
 __version__: Final = "0.1.0"
 
@@ -43,9 +45,12 @@ __all__ = [
     "Job",
     "KvtierError",
     "Lease",
+    "LoadResult",
     "Lookup",
     "Namespace",
     "Outcome",
+    "PagedBlocks",
+    "PagedGeometry",
     "PutResult",
     "StoreBusyError",
     "Tier",
@@ -64,8 +69,11 @@ _LAZY_MODULES: Final = {
     "GetResult": "kvtier.results",
     "Job": "kvtier.job",
     "Lease": "kvtier.lease",
+    "LoadResult": "kvtier.results",
     "Lookup": "kvtier.results",
     "Namespace": "kvtier.namespace",
+    "PagedBlocks": "kvtier.paged_blocks",
+    "PagedGeometry": "kvtier.paged_geometry",
     "PutResult": "kvtier.results",
 }
 

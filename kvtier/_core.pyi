@@ -5,7 +5,7 @@ are C-contiguous: keys uint8[n, 16], addresses uint64[n], results uint8[n]. Erro
 the classes of kvtier.errors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
 
 class SimulatedDisk(TypedDict):
     """Another disk on paper, for benchmarks and tests; 0 means unlimited."""
@@ -98,6 +99,17 @@ class Store:
         request_hash: int,
         timeout_s: float,
     ) -> Job: ...
+    def attach(
+        self,
+        namespace_index: int,
+        cuda_ordinal: int,
+        tensors: Sequence[tuple[int, int]],
+        fragments: Sequence[tuple[int, int, int, int]],
+        part_bytes: Sequence[int],
+        holders: object,
+        options: Mapping[str, object],
+    ) -> Attachment:
+        """cuda_ordinal -1: the host. `holders` keeps the tensors valid."""
     def poll_jobs(self) -> list[Job]:
         """Jobs that ended since the last call, each once, as new objects."""
     def job_event_fd(self) -> int: ...
@@ -123,11 +135,40 @@ class Job:
     @property
     def job_id(self) -> int: ...
     @property
-    def is_put(self) -> bool: ...
+    def kind(self) -> str:
+        """ "put", "get", "save" or "load"."""
     def is_ended(self) -> bool: ...
     def wait(self, timeout_s: float) -> U8:
         """Outcomes. TimeoutError: the job goes on."""
     def cancel(self) -> None: ...
+    def undefined_block_ids(self) -> I64:
+        """Of a load that ended."""
+    def order_stream_after(self, stream_id: int, timeout_s: float) -> None: ...
+
+class Attachment:
+    """Made by Store.attach; keeps the store alive, as do its jobs."""
+
+    def save(
+        self,
+        keys: U8,
+        block_ids: I64,
+        stream_id: int,
+        parent: bytes | None,
+        chain: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job: ...
+    def load(
+        self,
+        keys: U8,
+        block_ids: I64,
+        stream_id: int,
+        prefix: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job: ...
+    def detach(self) -> None: ...
+    def stats(self) -> dict[str, int | str]: ...
 
 class SimWorld:
     """Simulated clock and disk for tests: `open` gives a Store that runs in the calling thread."""
@@ -242,3 +283,117 @@ def simulate_policy(
 
 def count_optimal_hits(block_ids: U64, request_ends: U64, capacity_blocks: int) -> int:
     """Hits of Belady's rule with bypass, which knows the future."""
+
+class DeviceInfo(TypedDict):
+    name: str
+    kind: str  # "host" | "cuda"
+    is_memory_unified: bool
+    has_kernels: bool
+    can_kernels_reach_host: bool
+    identity: str  # Of this device and its driver.
+    note: str  # Why something is less than best.
+
+class TransferDevice:
+    """One device, for measurements: memory, events, bare copies, the kernel.
+
+    Addresses are numbers: what they point to has to be there until an event after the work that
+    uses it is complete. TierIOError with ENOMEM: memory ran out. Calls that may block release the
+    GIL. What was allocated is the caller's until it is given back.
+    """
+
+    @staticmethod
+    def host() -> TransferDevice: ...
+    @staticmethod
+    def cuda(ordinal: int) -> TransferDevice:
+        """UnsupportedError: no driver, or no such device; the message says which."""
+    def info(self) -> DeviceInfo: ...
+    def allocate(self, length_bytes: int) -> int: ...
+    def deallocate(self, address: int) -> None: ...
+    def allocate_page_locked(self, length_bytes: int) -> int: ...
+    def deallocate_page_locked(self, address: int) -> None: ...
+    def page_lock(self, address: int, length_bytes: int) -> None: ...
+    def page_unlock(self, address: int) -> None: ...
+    def create_event(self) -> int:
+        """One that can be timed."""
+    def destroy_event(self, event_id: int) -> None: ...
+    def wait_event(self, event_id: int, timeout_s: float) -> None: ...
+    def elapsed_s(self, begin_id: int, end_id: int) -> float:
+        """By the device's own clock."""
+    def create_lane(self, is_load: bool) -> int: ...
+    def destroy_lane(self, lane_index: int) -> None: ...
+    def record_lane(self, lane_index: int, event_id: int) -> None: ...
+    def submit_copies(
+        self, lane_index: int, sources: U64, targets: U64, lengths_bytes: U64
+    ) -> None: ...
+    def create_fragment_table(
+        self, fragments: list[tuple[int, int, int]], part_bytes: list[int], num_blocks: int
+    ) -> int:
+        """fragments: (address, stride_bytes, length_bytes) of block 0's."""
+    def destroy_fragment_table(self, table_id: int) -> None: ...
+    def submit_gather(
+        self,
+        lane_index: int,
+        table_id: int,
+        block_ids: I64,
+        targets: U64,
+        num_leaves: int,
+        num_ctas: int,
+    ) -> None:
+        """Runs the kernel that copies blocks together, at most 224 a call."""
+
+class TransferOptions(TypedDict, total=False):
+    max_ctas: int
+    chunk_bytes: int
+    calibration_path: str
+    is_calibrated: bool
+    num_jobs_max: int
+
+class TransferResult(TypedDict):
+    job_id: int
+    direction: str  # "save" | "load"
+    error: str | None
+    checksums: U64
+    undefined_block_ids: list[int]
+    method: str  # As used.
+    moved_bytes: int
+    device_s: float  # 0: not measured.
+
+class TransferEngine:
+    """The transfer engine with its thread, for measurements; keeps the device alive.
+
+    Device blocks and slots belong to a job until its end was seen by wait, poll or take.
+    """
+
+    def __init__(self, device: TransferDevice, options: TransferOptions) -> None: ...
+    def attach(
+        self,
+        tensors: list[tuple[int, int]],
+        fragments: list[tuple[int, int, int, int]],
+        part_bytes: list[int],
+    ) -> int:
+        """tensors: (address, length_bytes); fragments: as PagedGeometry.fragments."""
+    def detach(self, attachment_id: int) -> None: ...
+    def submit(
+        self,
+        direction: str,
+        attachment_id: int,
+        block_ids: I64,
+        slots: U64,
+        stream_id: int,
+        method: str,
+        keys: U8 | None,
+        checksums: U64,
+    ) -> int:
+        """keys: seeds of checksums, None: there are none. checksums: of loads with keys."""
+    def cancel(self, job_id: int) -> None: ...
+    def wait(self, job_id: int, timeout_s: float) -> bool: ...
+    def order_stream_after(self, job_id: int, stream_id: int, timeout_s: float) -> None: ...
+    def poll(self) -> list[TransferResult]: ...
+    def take(self, job_id: int) -> TransferResult: ...
+    def close(self, timeout_s: float) -> bool: ...
+    def add_host_memory(self, address: int, length_bytes: int) -> None: ...
+    def add_page_locked_memory(self, address: int, length_bytes: int) -> None: ...
+    def remove_host_memory(self, address: int, length_bytes: int) -> None: ...
+    def stats(self) -> dict[str, int]:
+        """Fields of TransferStats; jobs and bytes as "save_staged_jobs", "save_staged_bytes"."""
+    def note(self) -> str: ...

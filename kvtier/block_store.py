@@ -39,6 +39,9 @@ class BlockStore:
         default_timeout_s = effective["default_timeout_s"]["value"]
         assert isinstance(default_timeout_s, float)
         self._default_timeout_s = default_timeout_s
+        transfer_ctas = effective["transfer_ctas"]["value"]
+        assert isinstance(transfer_ctas, int)
+        self._transfer_ctas = transfer_ctas
         self._jobs = JobTable()
         open_stores.register(self)
 
@@ -93,6 +96,7 @@ class BlockStore:
             identity=identity,
             namespace_index=namespace_index,
             default_timeout_s=self._default_timeout_s,
+            transfer_ctas=self._transfer_ctas,
             jobs=self._jobs,
         )
 

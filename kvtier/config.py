@@ -253,6 +253,16 @@ class Config:
             price="CPU time and switches beyond what the disk can use",
         ),
     )
+    transfer_ctas: int = field(
+        default=8,
+        metadata=_setting(
+            _whole(2, 64),
+            unit="processors",
+            range_text="2 to 64",
+            meaning="processors of a GPU that kernels of saves, and those of loads, may keep busy",
+            price="speed of the engine's own kernels while blocks move",
+        ),
+    )
     stall_s: float = field(
         default=2.0,
         metadata=_setting(

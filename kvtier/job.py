@@ -1,4 +1,4 @@
-"""Job: a put or get that goes on in the background. Thread-safe."""
+"""Job: a put, get, save or load that goes on in the background. Thread-safe."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import numpy as np
 
 from kvtier import _core
 from kvtier.call_arguments import check_flag, check_seconds
+from kvtier.engine_streams import parse_stream
 from kvtier.errors import TimeoutError, UsageError
 from kvtier.outcome import Outcome
-from kvtier.results import U8, GetResult, PutResult
+from kvtier.results import I64, U8, GetResult, LoadResult, PutResult
 
-Result = TypeVar("Result", PutResult, GetResult)
+Result = TypeVar("Result", PutResult, GetResult, LoadResult)
 
+_PAGED_KINDS: Final = ("save", "load")
 _OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
 
 
 class Job(Generic[Result]):
-    """Made by Namespace.put_async() and get_async(); a finished one also comes from poll().
+    """Made by Namespace.put_async() and get_async(), and by save() and load() of paged tensors; a
+    finished one also comes from store.poll().
 
     The buffers of the call belong to the job until its end was observed by wait(), poll(), done()
     or cancel(wait=True): until then nobody may write to the data of a put, nor use the `out` of a
@@ -51,8 +54,7 @@ class Job(Generic[Result]):
         seconds = math.inf if timeout_s is None else check_seconds(timeout_s, "timeout_s")
         if self._result is None:
             outcomes = self._core_job.wait(seconds)
-            made = put_result(outcomes) if self._core_job.is_put else get_result(outcomes)
-            self._result = cast("Result", made)
+            self._result = cast("Result", self._make_result(outcomes))
         else:
             self._core_job.is_ended()  # In a forked child: ClosedError.
         return self._result
@@ -86,11 +88,30 @@ class Job(Generic[Result]):
             return False
         return True
 
+    def wait_on(self, stream: object, timeout_s: float | None = None) -> None:
+        """Orders work that is put on `stream` from now on after the last byte of a save or load.
+
+        stream: an int, or an object of torch, CuPy or others, of the tensors' device.
+        Blocks only until the job's copies were handed to the device; for blocks on disk that is
+        when they were read. Raises TimeoutError after `timeout_s` (None: waits on), UsageError (a
+        put or get; a stream of another device).
+        """
+        if self._core_job.kind not in _PAGED_KINDS:
+            raise UsageError(f"a {self._core_job.kind} touches no device memory; use wait()")
+        seconds = math.inf if timeout_s is None else check_seconds(timeout_s, "timeout_s")
+        self._core_job.order_stream_after(parse_stream(stream), seconds)
+
+    def _make_result(self, outcomes: U8) -> PutResult | GetResult | LoadResult:
+        kind = self._core_job.kind
+        if kind == "load":
+            return load_result(outcomes, self._core_job.undefined_block_ids())
+        return get_result(outcomes) if kind == "get" else put_result(outcomes)
+
     def __repr__(self) -> str:
-        return f"Job(job_id={self._core_job.job_id})"
+        return f"Job(job_id={self._core_job.job_id}, kind={self._core_job.kind!r})"
 
 
-AnyJob: TypeAlias = Job[PutResult] | Job[GetResult]
+AnyJob: TypeAlias = Job[PutResult] | Job[GetResult] | Job[LoadResult]
 
 
 class JobTable:
@@ -123,6 +144,17 @@ def get_result(outcomes: U8) -> GetResult:
     mask = outcomes == int(Outcome.DONE)
     return GetResult(
         num_blocks=int(np.count_nonzero(mask)), mask=mask, outcomes=_as_outcomes(outcomes)
+    )
+
+
+def load_result(outcomes: U8, undefined_block_ids: I64) -> LoadResult:
+    """Returns the result of a load from the core's outcomes, uint8[n]."""
+    got = get_result(outcomes)
+    return LoadResult(
+        num_blocks=got.num_blocks,
+        mask=got.mask,
+        outcomes=got.outcomes,
+        undefined_block_ids=undefined_block_ids,
     )
 
 

@@ -7,10 +7,13 @@ from kvtier import _core
 from kvtier.block_keys import as_key_array, as_key_bytes, chain_keys, fold_raw_key, hash_request
 from kvtier.call_arguments import check_flag, check_seconds, check_timeout_s
 from kvtier.data_buffers import source_addresses, target_addresses
-from kvtier.errors import UsageError
+from kvtier.errors import ConfigError, UsageError
 from kvtier.job import Job, JobTable, get_result, put_result
 from kvtier.lease import Lease
 from kvtier.namespace_identity import Description, NamespaceIdentity
+from kvtier.paged_blocks import PagedBlocks, attach_tensors
+from kvtier.paged_geometry import PagedGeometry
+from kvtier.paged_tensors import read_tensors
 from kvtier.results import U8, GetResult, Lookup, PutResult
 from kvtier.units import show
 
@@ -25,6 +28,7 @@ class Namespace:
         "_jobs",
         "_namespace_index",
         "_store",
+        "_transfer_ctas",
     )
 
     def __init__(
@@ -35,6 +39,7 @@ class Namespace:
         identity: NamespaceIdentity,
         namespace_index: int,
         default_timeout_s: float,
+        transfer_ctas: int,
         jobs: JobTable,
     ) -> None:
         # Held so that the store stays open while a namespace of it is in use.
@@ -43,6 +48,7 @@ class Namespace:
         self._identity = identity
         self._namespace_index = namespace_index
         self._default_timeout_s = default_timeout_s
+        self._transfer_ctas = transfer_ctas
         self._jobs = jobs
 
     @property
@@ -228,6 +234,47 @@ class Namespace:
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
         return cast("Job[GetResult]", self._jobs.find_or_make(self._store, core_job))
+
+    def attach(self, tensors: object, geometry: PagedGeometry) -> PagedBlocks:
+        """Makes an engine's paged tensors known, to save blocks from and load them into.
+
+        tensors:  one or several, all on one device: torch (CPU or CUDA), numpy, arrays with
+                  __cuda_array_interface__ or DLPack, or (pointer, num_bytes, device) whose memory
+                  the caller keeps.
+        geometry: where the fragments of a block lie; they add up to block_bytes.
+        The first tensors on a GPU open it for the store: its transfers are measured (below half a
+        second, once for a device and driver), and the host tier is page-locked. Thread-safe;
+        blocks for that time.
+        Raises UsageError (no tensors, another device than the first, fragments out of range or
+        overlapping), ConfigError (sizes that differ, no host tier), UnsupportedError (no driver,
+        one that is too old, or no such device).
+        """
+        if not isinstance(geometry, PagedGeometry):
+            raise UsageError(
+                f"geometry: expected a PagedGeometry, got {type(geometry).__name__}; make one with "
+                "PagedGeometry.from_tensors(tensors)"
+            )
+        read = read_tensors(tensors)
+        if geometry.block_bytes != self._identity.block_bytes:
+            raise ConfigError(
+                f"geometry: its fragments add up to {geometry.block_bytes} bytes a block, the "
+                f"namespace has block_bytes={self._identity.block_bytes}"
+            )
+        return PagedBlocks(
+            store=self._store,
+            attachment=attach_tensors(
+                self._core_store,
+                self._namespace_index,
+                read,
+                geometry,
+                self._identity.part_bytes,
+                self._transfer_ctas,
+            ),
+            tensors=read,
+            geometry=geometry,
+            default_timeout_s=self._default_timeout_s,
+            jobs=self._jobs,
+        )
 
     def prefetch(self, keys: object) -> None:
         """Promotes blocks from disk to the host tier before anyone asks. Does not block.

@@ -10,6 +10,7 @@ from kvtier.outcome import Outcome
 
 U8: TypeAlias = npt.NDArray[np.uint8]
 U64: TypeAlias = npt.NDArray[np.uint64]
+I64: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -47,6 +48,20 @@ class GetResult:
     mask: Mask
     """bool[n]."""
     outcomes: list[Outcome]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadResult:
+    """Which rows of an engine's tensors hold their blocks now."""
+
+    num_blocks: int
+    """Length of the unbroken prefix, or with prefix=False all that were loaded."""
+    mask: Mask
+    """bool[n]."""
+    outcomes: list[Outcome]
+    undefined_block_ids: I64
+    """int64[k]: rows that were written to and hold nothing to rely on. Other rows whose block is
+    not DONE are as they were."""
 
 
 @dataclass(frozen=True, slots=True)

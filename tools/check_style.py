@@ -33,6 +33,7 @@ LAYER_RANKS = {
     "transfer": 3,
     "remote": 3,
     "store": 4,
+    "paged": 5,
     "testing": 5,
     "bindings": 6,
 }

@@ -2,7 +2,8 @@
 # Builds kvtier on a GPU machine that reaches no registry, runs the tests that need its GPU, then
 # measures. Headers that the machine lacks are looked for in carry/ (see pack.sh) and below
 # KVTIER_LIBURING_DIR. Results go to OUT (default: bench/out/gpu). Usage: run.sh [STEP...]; steps are
-# build, test, sanitize, probe and lab; without any: all of them but the last.
+# build, test, sanitize, probe, python, copy and lab; without any: all of them but the last. `python`
+# and `copy` need python3 with numpy and pybind11, and rich or pytest.
 
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,7 +11,7 @@ cd "$(dirname "$0")/../.."
 root=$PWD
 build=$root/build/gpu
 results=${OUT:-$root/bench/out/gpu}
-steps=${*:-build test sanitize probe}
+steps=${*:-build test sanitize probe python copy}
 mkdir -p "$results"
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 export KVTIER_LIBURING_DIR=${KVTIER_LIBURING_DIR:-$root/carry/liburing}
@@ -18,7 +19,8 @@ export KVTIER_LIBURING_DIR=${KVTIER_LIBURING_DIR:-$root/carry/liburing}
 export KVTIER_GPU_REQUIRED=1
 failed=()
 
-build() {
+# Further settings are kept with the build.
+configure() {
   local carried=()
   [ -f carry/xxhash/xxhash.h ] && carried+=("-DKVTIER_XXHASH_INCLUDE_DIR=$root/carry/xxhash")
   [ -f carry/doctest/doctest/doctest.h ] && carried+=("-DKVTIER_DOCTEST_INCLUDE_DIR=$root/carry/doctest")
@@ -27,8 +29,11 @@ build() {
   # Warnings of a compiler that is not the project's own are no errors.
   cmake -S . -B "$build" "${generator[@]}" "${carried[@]}" -DKVTIER_WERROR=OFF \
     -DKVTIER_BUILD_TESTS=OFF -DKVTIER_BUILD_GPU_TESTS=ON \
-    "-DKVTIER_CUDA_ARCHS=${KVTIER_CUDA_ARCHS:-native}" &&
-    cmake --build "$build" --target kvtier_gpu_tests kvtier_transfer_probe
+    "-DKVTIER_CUDA_ARCHS=${KVTIER_CUDA_ARCHS:-native}" "$@"
+}
+
+build() {
+  configure && cmake --build "$build" --target kvtier_gpu_tests kvtier_transfer_probe
 }
 
 run_tests() {
@@ -46,11 +51,15 @@ sanitize() {
   return "$status"
 }
 
+commit_name() {
+  cat carry/commit 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown
+}
+
 # The first line says of what the others tell; see bench/results/.
 probe() {
   (cd "$results" && timeout 200 "$build/kvtier_transfer_probe" "$results/transfer_probe.jsonl") || return 1
   local commit driver link
-  commit=$(cat carry/commit 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)
+  commit=$(commit_name)
   driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
   link=$(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.max --format=csv,noheader | head -n 1)
   {
@@ -58,6 +67,29 @@ probe() {
       "$commit" "$driver" "${link/, / x}"
     cat "$results/transfer_probe.jsonl"
   } >"$results/transfer.jsonl"
+}
+
+# The same engine as users have it.
+extension() {
+  python=$(command -v python3) || return 1
+  configure -DKVTIER_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$python" \
+    "-Dpybind11_DIR=$("$python" -c 'import pybind11; print(pybind11.get_cmake_dir())')" &&
+    cmake --build "$build" --target _core && cp "$build"/_core*.so kvtier/
+}
+
+# Libraries' own warnings on being imported are not ours.
+run_python_tests() {
+  extension >"$results/extension.log" 2>&1 || { tail -n 40 "$results/extension.log"; return 1; }
+  XLA_PYTHON_CLIENT_PREALLOCATE=false timeout 150 "$python" -m pytest -q -p no:cacheprovider \
+    -W default -m gpu tests/python/test_*gpu*.py
+}
+
+copy() {
+  extension >"$results/extension.log" 2>&1 || { tail -n 40 "$results/extension.log"; return 1; }
+  local picture=()
+  "$python" -c 'import matplotlib' 2>/dev/null && picture=(--plot "$results/copy.png")
+  timeout 300 "$python" -m kvtier bench copy --device cuda:0 --commit "$(commit_name)" \
+    --output "$results/copy.json" "${picture[@]}"
 }
 
 lab() {
@@ -85,6 +117,8 @@ for step in $steps; do
     test) run_step test run_tests ;;
     sanitize) run_step sanitize sanitize ;;
     probe) run_step probe probe ;;
+    python) run_step python run_python_tests ;;
+    copy) run_step copy copy ;;
     lab) run_step lab lab ;;
     *) echo "unknown step: $step" >&2; exit 2 ;;
   esac

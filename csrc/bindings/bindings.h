@@ -10,5 +10,7 @@ void bind_store(pybind11::module_& module);
 void bind_sim(pybind11::module_& module);
 void bind_tools(pybind11::module_& module);
 void bind_policies(pybind11::module_& module);
+void bind_device(pybind11::module_& module);
+void bind_transfer(pybind11::module_& module);
 
 }  // namespace kvtier::bindings

@@ -3,6 +3,7 @@
 
 #include "bindings/array_arguments.h"
 #include "bindings/errors_binding.h"
+#include "paged/paged_mover.h"
 
 namespace kvtier::bindings {
 
@@ -18,6 +19,37 @@ KeyArray CoreJob::wait(double timeout_s) {
   if (!is_ended()) store_.wait_job(*job_, timeout_s);
   throw_if_error(job_->status());
   return array_of(job_->outcomes());
+}
+
+const char* CoreJob::kind() const {
+  switch (job_->kind()) {
+    case Job::Kind::kPut:
+      return "put";
+    case Job::Kind::kGet:
+      return "get";
+    case Job::Kind::kSave:
+      return "save";
+    case Job::Kind::kLoad:
+      return "load";
+  }
+  return "";
+}
+
+IdArray CoreJob::undefined_block_ids() const {
+  std::vector<std::int64_t> ids;
+  // Only the bindings start saves and loads, with this one kind of mover.
+  const auto mover = std::static_pointer_cast<paged::PagedMover>(job_->mover());
+  for (const std::size_t index : job_->undefined_indices()) {
+    ids.push_back(mover->block_ids()[index]);
+  }
+  return IdArray(static_cast<pybind11::ssize_t>(ids.size()), ids.data());
+}
+
+void CoreJob::order_stream_after(std::uint64_t stream_id, double timeout_s) {
+  // What has ended needs no order, after close as well.
+  if (is_ended()) return;
+  const auto mover = std::static_pointer_cast<paged::PagedMover>(job_->mover());
+  store_.order_stream_after(*mover, stream_id, timeout_s);
 }
 
 void CoreJob::cancel() {

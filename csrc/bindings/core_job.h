@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings/core_store.h"
+#include "bindings/paged_arguments.h"
 #include "store/job.h"
 
 namespace kvtier::bindings {
@@ -18,12 +19,17 @@ class CoreJob {
   CoreJob(CoreStore& store, std::shared_ptr<Job> job) : store_(store), job_(std::move(job)) {}
 
   std::uint64_t job_id() const { return job_->job_id(); }
-  bool is_put() const { return job_->kind() == Job::Kind::kPut; }
+  /// "put", "get", "save" or "load".
+  const char* kind() const;
   /// In a forked child: ClosedError.
   bool is_ended() const;
   /// Outcomes, one a key. Throws TimeoutError, ClosedError, InternalError.
   KeyArray wait(double timeout_s);
   void cancel();
+  /// Of a load that ended: int64[n], the rows whose memory holds nothing to rely on.
+  IdArray undefined_block_ids() const;
+  /// Orders work on the stream after a save or load. Throws TimeoutError.
+  void order_stream_after(std::uint64_t stream_id, double timeout_s);
 
  private:
   CoreStore& store_;

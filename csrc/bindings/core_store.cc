@@ -4,10 +4,13 @@
 #include <chrono>
 
 #include "bindings/array_arguments.h"
+#include "bindings/core_attachment.h"
 #include "bindings/core_job.h"
 #include "bindings/errors_binding.h"
 #include "bindings/store_options_binding.h"
 #include "bindings/store_stats_binding.h"
+#include "bindings/transfer_options_binding.h"
+#include "paged/paged_mover.h"
 
 namespace kvtier::bindings {
 namespace {
@@ -47,6 +50,7 @@ CoreStore::~CoreStore() {
     // The core's destructor waits for its threads, which a Python thread may hold up.
     const py::gil_scoped_release release;
     store_.reset();
+    devices_.clear();
   }
   release_buffers();
 }
@@ -196,6 +200,74 @@ std::unique_ptr<CoreJob> CoreStore::submit(py::object holders, const Submit& sub
   return std::make_unique<CoreJob>(*this, value_or_throw(std::move(result)));
 }
 
+std::unique_ptr<CoreJob> CoreStore::save_async(const SaveRequest& request, py::object holders) {
+  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+    return store.save_async(request, std::move(on_end));
+  });
+}
+
+std::unique_ptr<CoreJob> CoreStore::load_async(const LoadRequest& request, py::object holders) {
+  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+    return store.load_async(request, std::move(on_end));
+  });
+}
+
+std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index, int cuda_ordinal,
+                                                  const std::vector<TensorPair>& tensors,
+                                                  const std::vector<FragmentFields>& fragments,
+                                                  const std::vector<std::uint64_t>& part_bytes,
+                                                  py::object holders, const py::dict& options) {
+  const paged::PagedDeviceOptions device_options{cuda_ordinal, transfer_options_of(options)};
+  const auto places = places_of(tensors);
+  const auto pieces = fragments_of(fragments);
+  const FragmentTable table =
+      value_or_throw(layout::make_fragment_table(places, pieces, part_bytes));
+  Status failure = Status::ok();
+  std::shared_ptr<paged::PagedDevice> device;
+  const auto attached = run([&](Store& store) -> Result<transfer::AttachmentId> {
+    device = open_device(store, device_options, failure);
+    if (device == nullptr) return failure;
+    return device->engine().attach(places, pieces, part_bytes);
+  });
+  throw_if_error(failure, CallKind::kSetUp);
+  return std::make_unique<CoreAttachment>(*this, std::move(device), value_or_throw(attached),
+                                          table.num_blocks(), namespace_index, std::move(holders));
+}
+
+std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
+                                                           const paged::PagedDeviceOptions& options,
+                                                           Status& failure) {
+  const std::lock_guard<std::mutex> lock(devices_mutex_);
+  const auto found = devices_.find(options.cuda_ordinal);
+  if (found != devices_.end()) return found->second;
+  auto memory = store.host_memory();
+  failure = memory.status();
+  if (failure.is_ok() && !store.stats().host.is_present) {
+    failure = Status(StatusCode::kConfig,
+                     "paged tensors need a host tier, through which blocks pass: host_bytes=0");
+  }
+  if (!failure.is_ok()) return nullptr;
+  auto opened = paged::PagedDevice::open(options);
+  failure = opened.status();
+  if (!failure.is_ok()) return nullptr;
+  std::shared_ptr<paged::PagedDevice> device = std::move(opened).value();
+  device->add_memory(std::move(memory).value());
+  const std::string note = device->engine().note();
+  if (!note.empty()) lines_->push("warning", "transfers are not at their best: " + note);
+  devices_.emplace(options.cuda_ordinal, device);
+  return device;
+}
+
+void CoreStore::close_devices(double timeout_s) {
+  const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(devices_mutex_);
+  for (const auto& [ordinal, device] : devices_) {
+    if (!device->close(device->deadline_ns(ns_from_s(timeout_s)))) {
+      lines_->push("warning", "a device still holds transfers at close; their memory is kept");
+    }
+  }
+}
+
 void CoreStore::check_not_forked() const {
   if (is_forked_) throw_closed();
 }
@@ -206,6 +278,12 @@ void CoreStore::wait_job(const Job& job, double timeout_s) {
 
 void CoreStore::cancel_job(const Job& job) {
   throw_if_error(run([&](Store& store) { return store.cancel_job(job); }));
+}
+
+void CoreStore::order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id,
+                                   double timeout_s) {
+  throw_if_error(
+      run([&](Store&) { return mover.order_stream_after({stream_id}, ns_from_s(timeout_s)); }));
 }
 
 std::vector<std::unique_ptr<CoreJob>> CoreStore::poll_jobs() {
@@ -263,6 +341,8 @@ void CoreStore::close(double timeout_s) {
   const Status status = run([&](Store& store) { return store.close(ns_from_s(timeout_s)); });
   is_closed_ = true;
   wait_for_calls();
+  close_devices(timeout_s);
+  deliver_log();
   throw_if_error(status);
 }
 
@@ -281,6 +361,9 @@ void CoreStore::abandon_after_fork() {
   // Never destroyed here: its threads are in the parent, and waiting for them would take for ever.
   static_cast<void>(new std::shared_ptr<Store>(std::move(store_)));
   store_.reset();
+  for (auto& [ordinal, device] : devices_) {
+    static_cast<void>(new std::shared_ptr<paged::PagedDevice>(device));
+  }
   is_closed_ = true;
   is_forked_ = true;
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,13 +19,20 @@
 
 #include "bindings/buffer_keeper.h"
 #include "bindings/log_queue.h"
+#include "bindings/paged_arguments.h"
+#include "paged/paged_device.h"
 #include "store/store.h"
+
+namespace kvtier::paged {
+class PagedMover;
+}
 
 namespace kvtier::bindings {
 
 using KeyArray = pybind11::array_t<std::uint8_t, pybind11::array::c_style>;
 using AddressArray = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
 
+class CoreAttachment;
 class CoreJob;
 
 class CoreStore {
@@ -60,6 +68,13 @@ class CoreStore {
   std::unique_ptr<CoreJob> get_async(std::uint32_t namespace_index, const KeyArray& keys,
                                      const AddressArray& addresses, pybind11::object holders,
                                      bool prefix, std::uint64_t request_hash, double timeout_s);
+  /// Makes an engine's tensors known to the transfer engine of their device (opened at its first
+  /// use; ordinal -1: the host).
+  std::unique_ptr<CoreAttachment> attach(std::uint32_t namespace_index, int cuda_ordinal,
+                                         const std::vector<TensorPair>& tensors,
+                                         const std::vector<FragmentFields>& fragments,
+                                         const std::vector<std::uint64_t>& part_bytes,
+                                         pybind11::object holders, const pybind11::dict& options);
   /// Jobs that ended since the last call.
   std::vector<std::unique_ptr<CoreJob>> poll_jobs();
   int job_event_fd();
@@ -75,10 +90,17 @@ class CoreStore {
   void abandon_after_fork();
   std::vector<LogQueue::Line> drain_log() { return lines_->take_all(); }
 
+  // For CoreAttachment.
+  std::unique_ptr<CoreJob> save_async(const SaveRequest& request, pybind11::object holders);
+  std::unique_ptr<CoreJob> load_async(const LoadRequest& request, pybind11::object holders);
+  void check_open() const { (void)use(); }
+  bool is_forked() const { return is_forked_; }
+
   // For CoreJob.
   void check_not_forked() const;
   void wait_job(const Job& job, double timeout_s);
   void cancel_job(const Job& job);
+  void order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id, double timeout_s);
   void release_buffers() { buffers_->release_ended(); }
 
  private:
@@ -92,10 +114,18 @@ class CoreStore {
   std::unique_ptr<CoreJob> submit(pybind11::object holders, const Submit& submit_job);
   class CountedCall;
   void count_call(bool is_begun);
+  std::shared_ptr<paged::PagedDevice> open_device(Store& store,
+                                                  const paged::PagedDeviceOptions& options,
+                                                  Status& failure);
+  /// After the store: nothing of it is on a device any more.
+  void close_devices(double timeout_s);
   /// Waits until no other thread is between releasing the GIL and taking it again.
   void wait_for_calls();
   void deliver_log();
 
+  // Guarded by devices_mutex_, which is never held while taking the GIL. Outlive the store.
+  std::mutex devices_mutex_;
+  std::map<int, std::shared_ptr<paged::PagedDevice>> devices_;  // By CUDA ordinal.
   // Guarded by the GIL.
   std::shared_ptr<Store> store_;
   bool is_closed_ = false;

@@ -10,4 +10,6 @@ PYBIND11_MODULE(_core, module) {
   kvtier::bindings::bind_sim(module);
   kvtier::bindings::bind_tools(module);
   kvtier::bindings::bind_policies(module);
+  kvtier::bindings::bind_device(module);
+  kvtier::bindings::bind_transfer(module);
 }

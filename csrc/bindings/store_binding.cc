@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/core_attachment.h"
 #include "bindings/core_job.h"
 #include "bindings/core_store.h"
 
@@ -32,10 +33,26 @@ py::list poll_jobs(const py::object& store) {
 void bind_job(py::module_& module) {
   py::class_<CoreJob> job(module, "Job");
   job.def_property_readonly("job_id", &CoreJob::job_id);
-  job.def_property_readonly("is_put", &CoreJob::is_put);
+  job.def_property_readonly("kind", &CoreJob::kind);
   job.def("is_ended", &CoreJob::is_ended);
   job.def("wait", &CoreJob::wait, py::arg("timeout_s"));
   job.def("cancel", &CoreJob::cancel);
+  job.def("undefined_block_ids", &CoreJob::undefined_block_ids);
+  job.def("order_stream_after", &CoreJob::order_stream_after, py::arg("stream_id"),
+          py::arg("timeout_s"));
+}
+
+void bind_attachment(py::module_& module) {
+  py::class_<CoreAttachment> attachment(module, "Attachment");
+  attachment.def("save", &CoreAttachment::save, py::arg("keys").noconvert(),
+                 py::arg("block_ids").noconvert(), py::arg("stream_id"), py::arg("parent"),
+                 py::arg("chain"), py::arg("request_hash"), py::arg("timeout_s"),
+                 py::keep_alive<0, 1>());
+  attachment.def("load", &CoreAttachment::load, py::arg("keys").noconvert(),
+                 py::arg("block_ids").noconvert(), py::arg("stream_id"), py::arg("prefix"),
+                 py::arg("request_hash"), py::arg("timeout_s"), py::keep_alive<0, 1>());
+  attachment.def("detach", &CoreAttachment::detach);
+  attachment.def("stats", &CoreAttachment::stats);
 }
 
 }  // namespace
@@ -43,6 +60,10 @@ void bind_job(py::module_& module) {
 void bind_store(py::module_& module) {
   py::class_<CoreStore> store(module, "Store");
   bind_job(module);
+  bind_attachment(module);
+  store.def("attach", &CoreStore::attach, py::arg("namespace_index"), py::arg("cuda_ordinal"),
+            py::arg("tensors"), py::arg("fragments"), py::arg("part_bytes"), py::arg("holders"),
+            py::arg("options"), py::keep_alive<0, 1>());
   store.def("put_async", &CoreStore::put_async, py::arg("namespace_index"),
             py::arg("keys").noconvert(), py::arg("addresses").noconvert(), py::arg("holders"),
             py::arg("parent"), py::arg("chain"), py::arg("request_hash"), py::arg("timeout_s"),

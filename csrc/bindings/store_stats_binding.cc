@@ -54,6 +54,8 @@ py::dict dict_of(const JobStats& stats) {
   py::dict fields;
   fields["puts"] = stats.puts;
   fields["gets"] = stats.gets;
+  fields["saves"] = stats.saves;
+  fields["loads"] = stats.loads;
   fields["ended"] = stats.ended;
   fields["cancelled"] = stats.cancelled;
   fields["refused"] = stats.refused;

@@ -19,10 +19,12 @@ Status CudaDevice::do_submit_copies(LaneId lane, std::span<const CopyPiece> piec
   if (!found.is_ok()) return found.status();
   if (pieces.empty()) return Status::ok();
   const CudaContextScope scope(driver_, context_);
+  Status entering = entered(scope);
+  if (!entering.is_ok()) return entering;
   std::uint64_t length_bytes = 0;
   for (const CopyPiece& piece : pieces) length_bytes += piece.length_bytes;
   const bool is_batched =
-      pieces.size() > 1 &&
+      pieces.size() > 1 && info_.can_kernels_reach_registered &&
       (driver_.copy_batch != nullptr || driver_.copy_batch_indexed != nullptr) &&
       (length_bytes / pieces.size() >= kBatchPieceBytesMin || is_host_memory(pieces[0].target));
   if (is_batched) {
@@ -69,6 +71,8 @@ CudaResult CudaDevice::copy_batch(std::span<const CopyPiece> pieces, CudaStream 
 
 Result<std::uint32_t> CudaDevice::do_create_fragment_table(const FragmentTable& table) {
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   return tables_.create(table, upload_stream_);
 }
 
@@ -83,6 +87,8 @@ Status CudaDevice::do_submit_block_copy(LaneId lane, const BlockCopy& op) {
   if (!alignment_bytes.is_ok()) return alignment_bytes.status();
   if (op.num_leaves == 0) return Status::ok();
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   return checked(
       kernels_->launch(op.kind, alignment_bytes.value(), op.num_ctas, arguments, found.value()),
       "launch kernel");

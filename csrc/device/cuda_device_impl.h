@@ -12,7 +12,6 @@
 #include "device/cuda_context.h"
 #include "device/cuda_events.h"
 #include "device/cuda_kernels.h"
-#include "device/cuda_owner.h"
 #include "device/cuda_tables.h"
 #include "device/device.h"
 
@@ -35,7 +34,8 @@ class CudaDevice final : public Device {
   void do_deallocate_page_locked(std::byte* memory) override;
   Status do_page_lock(std::span<std::byte> memory) override;
   void do_page_unlock(std::byte* memory) override;
-  Result<std::uint64_t> do_identify_memory(const std::byte* address) override;
+  Result<std::uint64_t> do_identify_memory(const std::byte* address,
+                                           std::uint64_t length_bytes) override;
   Result<Event> do_create_event(EventUse use) override;
   void do_destroy_event(Event event) override { events_.destroy(event); }
   Status do_record_event(Event event, StreamId stream) override;
@@ -57,12 +57,19 @@ class CudaDevice final : public Device {
   bool is_busy() const;
   // Ok, or what `result` says; a lost context fails the device for good.
   Status checked(CudaResult result, const char* action);
+  // Ok, or why the context could not be made current: nothing may be called without it.
+  Status entered(const CudaContextScope& scope) {
+    return checked(scope.result(), "use the device's context");
+  }
   Result<CudaStream> find_lane(LaneId lane) const;
   // Requires a scope.
   Result<CudaStream> find_stream(StreamId stream);
   Status record(Event event, CudaStream stream);
   Status order_after(CudaStream stream, Event event);
   bool is_host_memory(const std::byte* address) const;
+  // Require a scope.
+  Result<std::uint64_t> identify_place(CudaAddress address);
+  Result<std::uint64_t> room_behind(CudaAddress address);
   CudaResult copy_batch(std::span<const CopyPiece> pieces, CudaStream stream);
   void fill_info(int ordinal);
 
@@ -70,7 +77,6 @@ class CudaDevice final : public Device {
   const CudaDriver& driver_;
   const CudaDeviceOrdinal device_;
   const CudaContext context_;
-  const CudaOwner owner_;
   DeviceInfo info_;
   std::unique_ptr<CudaKernels> kernels_;  // Null: none for this device.
   CudaStream upload_stream_ = nullptr;

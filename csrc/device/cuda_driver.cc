@@ -109,9 +109,10 @@ Status start_cuda_driver(const CudaDriver& driver) {
 }
 
 bool is_cuda_context_lost(CudaResult result) {
-  // Deinitialized, a context that is gone, uncorrectable memory, faults of kernels, unknown.
-  constexpr CudaResult kLost[] = {4,   201, 214, 220, 221, 226, 700, 702, 709, 710, 711,
-                                  714, 715, 716, 717, 718, 719, 721, 805, 806, 911, 999};
+  // Deinitialized, a context that is gone, uncorrectable memory, faults of kernels, a service
+  // between process and device that is gone, unknown.
+  constexpr CudaResult kLost[] = {4,   201, 214, 220, 226, 700, 702, 709, 710, 711, 714,
+                                  715, 716, 717, 718, 719, 721, 805, 806, 810, 911, 999};
   return std::find(std::begin(kLost), std::end(kLost), result) != std::end(kLost);
 }
 

@@ -35,6 +35,7 @@ struct CudaCopyAttributes {
 static_assert(sizeof(CudaCopyAttributes) == 24);
 
 inline constexpr CudaResult kCudaSuccess = 0;
+inline constexpr CudaResult kCudaErrorInvalidValue = 1;
 inline constexpr CudaResult kCudaErrorOutOfMemory = 2;
 inline constexpr CudaResult kCudaErrorDeinitialized = 4;
 inline constexpr CudaResult kCudaErrorAlreadyRegistered = 712;

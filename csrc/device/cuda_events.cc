@@ -96,4 +96,11 @@ void CudaEvents::mark_recorded(Event event) {
   }
 }
 
+void CudaEvents::forget_recording(Event event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (slot_of(event) != nullptr) {
+    slots_[static_cast<std::uint32_t>(event.event_id)].is_recorded = false;
+  }
+}
+
 }  // namespace kvtier

@@ -29,6 +29,8 @@ class CudaEvents {
   /// kInvalidArgument: unknown or never recorded.
   Result<CudaEvent> find_recorded(Event event) const;
   void mark_recorded(Event event);
+  /// As if it had never been recorded.
+  void forget_recording(Event event);
 
  private:
   struct Slot {

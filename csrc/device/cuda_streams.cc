@@ -17,6 +17,8 @@ Result<Event> CudaDevice::do_create_event(EventUse use) {
   const Event spare = events_.take_spare(use);
   if (spare.event_id != 0) return spare;
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   return events_.create(use);
 }
 
@@ -57,23 +59,41 @@ Status CudaDevice::order_after(CudaStream stream, Event event) {
 
 Status CudaDevice::do_record_event(Event event, StreamId stream) {
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   Result<CudaStream> found = find_stream(stream);
-  return found.is_ok() ? record(event, found.value()) : found.status();
+  if (!found.is_ok()) return found.status();
+  good = record(event, found.value());
+  if (!good.is_ok()) return good;
+  // Another thread may have begun a capture since the stream was asked: the event then stands for
+  // nothing that will ever run.
+  found = find_stream(stream);
+  if (found.is_ok()) return good;
+  events_.forget_recording(event);
+  return found.status();
 }
 
 Status CudaDevice::do_order_stream_after(StreamId stream, Event event) {
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   Result<CudaStream> found = find_stream(stream);
-  return found.is_ok() ? order_after(found.value(), event) : found.status();
+  if (!found.is_ok()) return found.status();
+  good = order_after(found.value(), event);
+  if (!good.is_ok()) return good;
+  // As above; a wait that went into a graph holds nothing back.
+  return find_stream(stream).status();
 }
 
 Result<bool> CudaDevice::do_query_event(Event event) {
   Result<CudaEvent> found = events_.find_recorded(event);
   if (!found.is_ok()) return found.status();
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   const CudaResult answer = driver_.event_query(found.value());
   if (answer == kCudaErrorNotReady) return false;
-  Status good = checked(answer, "query event");
+  good = checked(answer, "query event");
   if (!good.is_ok()) return good;
   return true;
 }
@@ -99,15 +119,19 @@ Result<TimeNs> CudaDevice::do_elapsed_ns(Event begin, Event end) {
   Result<CudaEvent> last = events_.find_recorded(end);
   if (!last.is_ok()) return last.status();
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   float milliseconds = 0;
-  Status good = checked(driver_.event_elapsed(&milliseconds, first.value(), last.value()),
-                        "measure between events");
+  good = checked(driver_.event_elapsed(&milliseconds, first.value(), last.value()),
+                 "measure between events");
   if (!good.is_ok()) return good;
   return static_cast<TimeNs>(double{milliseconds} * 1e6);
 }
 
 Result<LaneId> CudaDevice::do_create_lane(LanePriority priority) {
   const CudaContextScope scope(driver_, context_);
+  Status good = entered(scope);
+  if (!good.is_ok()) return good;
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<LaneId>& spare = spare_lanes_[static_cast<std::size_t>(priority)];
   if (!spare.empty()) {
@@ -147,14 +171,16 @@ Status CudaDevice::do_order_lane_after(LaneId lane, Event event) {
   Result<CudaStream> found = find_lane(lane);
   if (!found.is_ok()) return found.status();
   const CudaContextScope scope(driver_, context_);
-  return order_after(found.value(), event);
+  Status good = entered(scope);
+  return good.is_ok() ? order_after(found.value(), event) : good;
 }
 
 Status CudaDevice::do_record_lane(LaneId lane, Event event) {
   Result<CudaStream> found = find_lane(lane);
   if (!found.is_ok()) return found.status();
   const CudaContextScope scope(driver_, context_);
-  return record(event, found.value());
+  Status good = entered(scope);
+  return good.is_ok() ? record(event, found.value()) : good;
 }
 
 }  // namespace kvtier

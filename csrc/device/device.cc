@@ -28,6 +28,11 @@ Status check_piece(const CopyPiece& piece, std::size_t piece_index) {
 
 }  // namespace
 
+Status Device::failure() {
+  if (is_this_process()) return do_failure();
+  return Status(StatusCode::kClosed, "cannot use the device of another process");
+}
+
 Result<std::byte*> Device::allocate(std::uint64_t length_bytes) {
   Status failed = failure();
   if (!failed.is_ok()) return failed;
@@ -35,7 +40,7 @@ Result<std::byte*> Device::allocate(std::uint64_t length_bytes) {
 }
 
 void Device::deallocate(std::byte* memory) {
-  if (memory != nullptr) do_deallocate(memory);
+  if (memory != nullptr && is_this_process()) do_deallocate(memory);
 }
 
 Result<std::byte*> Device::allocate_page_locked(std::uint64_t length_bytes) {
@@ -45,7 +50,7 @@ Result<std::byte*> Device::allocate_page_locked(std::uint64_t length_bytes) {
 }
 
 void Device::deallocate_page_locked(std::byte* memory) {
-  if (memory != nullptr) do_deallocate_page_locked(memory);
+  if (memory != nullptr && is_this_process()) do_deallocate_page_locked(memory);
 }
 
 Status Device::page_lock(std::span<std::byte> memory) {
@@ -54,13 +59,14 @@ Status Device::page_lock(std::span<std::byte> memory) {
 }
 
 void Device::page_unlock(std::byte* memory) {
-  if (memory != nullptr) do_page_unlock(memory);
+  if (memory != nullptr && is_this_process()) do_page_unlock(memory);
 }
 
-Result<std::uint64_t> Device::identify_memory(const std::byte* address) {
+Result<std::uint64_t> Device::identify_memory(const std::byte* address,
+                                              std::uint64_t length_bytes) {
   Status failed = failure();
   if (!failed.is_ok()) return failed;
-  return do_identify_memory(address);
+  return do_identify_memory(address, length_bytes);
 }
 
 Result<Event> Device::create_event(EventUse use) {
@@ -70,7 +76,7 @@ Result<Event> Device::create_event(EventUse use) {
 }
 
 void Device::destroy_event(Event event) {
-  if (event.event_id != 0) do_destroy_event(event);
+  if (event.event_id != 0 && is_this_process()) do_destroy_event(event);
 }
 
 Status Device::record_event(Event event, StreamId stream) {
@@ -106,7 +112,9 @@ Result<LaneId> Device::create_lane(LanePriority priority) {
   return do_create_lane(priority);
 }
 
-void Device::destroy_lane(LaneId lane) { do_destroy_lane(lane); }
+void Device::destroy_lane(LaneId lane) {
+  if (is_this_process()) do_destroy_lane(lane);
+}
 
 Status Device::order_lane_after(LaneId lane, Event event) {
   Status failed = failure();
@@ -140,7 +148,9 @@ Result<std::uint32_t> Device::create_fragment_table(const FragmentTable& table) 
   return do_create_fragment_table(table);
 }
 
-void Device::destroy_fragment_table(std::uint32_t table_id) { do_destroy_fragment_table(table_id); }
+void Device::destroy_fragment_table(std::uint32_t table_id) {
+  if (is_this_process()) do_destroy_fragment_table(table_id);
+}
 
 Status Device::submit_block_copy(LaneId lane, const BlockCopy& op) {
   Status failed = failure();

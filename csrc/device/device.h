@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "device/block_copy.h"
 #include "device/fragment_table.h"
+#include "device/process_owner.h"
 
 namespace kvtier {
 
@@ -22,7 +23,10 @@ struct DeviceInfo {
   DeviceKind kind = DeviceKind::kHost;
   bool is_memory_unified = false;  // Host and device share memory: copies between them buy nothing.
   bool has_kernels = false;        // submit_block_copy() works.
-  bool can_kernels_reach_host = false;  // Also where contiguous memory is page-locked host memory.
+  /// Also where contiguous memory is page-locked host memory that the device allocated.
+  bool can_kernels_reach_host = false;
+  /// The same of memory that page_lock() locked. Not where its device address is another one.
+  bool can_kernels_reach_registered = false;
   std::string identity;  // Of this very device and its driver, for what is kept about it.
   std::string note;      // Why something is less than best; empty when nothing is.
 };
@@ -57,9 +61,13 @@ struct CopyPiece {
   std::uint64_t length_bytes = 0;
 };
 
+/// In a forked child a device is of no use: calls answer kClosed or do nothing, and take no mutex,
+/// which a thread that is not there may hold.
 class Device {
  public:
   virtual ~Device() = default;
+  /// Whether this is the process that opened it.
+  bool is_this_process() const { return owner_.is_this_process(); }
 
   DeviceInfo info() const { return do_info(); }
 
@@ -70,13 +78,15 @@ class Device {
   Result<std::byte*> allocate_page_locked(std::uint64_t length_bytes);
   void deallocate_page_locked(std::byte* memory);
   /// Page-locks host memory of the caller, so that copies run by themselves and kernels see it at
-  /// the same address. kUnsupported, kExhausted or kIoError: the memory stays usable for copies.
+  /// the same address where can_kernels_reach_registered. kUnsupported, kExhausted or kIoError: the
+  /// memory stays usable for copies.
   Status page_lock(std::span<std::byte> memory);
   void page_unlock(std::byte* memory);
 
   /// Which allocation holds the address: another number once it was freed and taken anew (0: the
-  /// device cannot tell). kInvalidArgument: not memory of this device.
-  Result<std::uint64_t> identify_memory(const std::byte* address);
+  /// device cannot tell). kInvalidArgument: some of the `length_bytes` from there on are not memory
+  /// of this device. Longer than 1: slow.
+  Result<std::uint64_t> identify_memory(const std::byte* address, std::uint64_t length_bytes = 1);
 
   /// Events belong to the caller until destroy_event. kExhausted beyond kEventsMax.
   Result<Event> create_event(EventUse use = EventUse::kOrder);
@@ -89,7 +99,7 @@ class Device {
   /// What is put on the engine's stream from now on runs after the event.
   Status order_stream_after(StreamId stream, Event event);
   /// Whether the event is complete. Does not block. kInvalidArgument: unknown or never recorded;
-  /// the device's failure once it has failed.
+  /// the device's failure once it has failed. Another status says nothing of the work before it.
   Result<bool> query_event(Event event);
   /// Blocks until the event is complete. kTimeout at `deadline_ns`; else as query_event.
   Status wait_event(Event event, TimeNs deadline_ns);
@@ -123,10 +133,12 @@ class Device {
   Status submit_block_copy(LaneId lane, const BlockCopy& op);
 
   /// Lets work go on that needs the caller's thread; a real device needs none.
-  void progress() { do_progress(); }
+  void progress() {
+    if (is_this_process()) do_progress();
+  }
 
   /// Ok, or the first failure of the device: it stays, and every later call answers it.
-  Status failure() { return do_failure(); }
+  Status failure();
 
   std::uint64_t num_batches() const { return num_batches_.load(std::memory_order_relaxed); }
   std::uint64_t submitted_bytes() const { return submitted_bytes_.load(std::memory_order_relaxed); }
@@ -142,7 +154,8 @@ class Device {
   virtual void do_deallocate_page_locked(std::byte* memory) = 0;
   virtual Status do_page_lock(std::span<std::byte> memory) = 0;
   virtual void do_page_unlock(std::byte* memory) = 0;
-  virtual Result<std::uint64_t> do_identify_memory(const std::byte* address) = 0;
+  virtual Result<std::uint64_t> do_identify_memory(const std::byte* address,
+                                                   std::uint64_t length_bytes) = 0;
   virtual Result<Event> do_create_event(EventUse use) = 0;
   virtual void do_destroy_event(Event event) = 0;
   virtual Status do_record_event(Event event, StreamId stream) = 0;
@@ -161,6 +174,7 @@ class Device {
   virtual void do_progress() {}
   virtual Status do_failure() = 0;
 
+  const ProcessOwner owner_;
   // Atomics, relaxed: counters that order nothing.
   std::atomic<std::uint64_t> num_batches_{0};
   std::atomic<std::uint64_t> submitted_bytes_{0};

@@ -85,8 +85,7 @@ std::uint64_t HostDevice::page_locked_bytes() const {
 }
 
 void HostDevice::set_memory_unified(bool is_unified) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  is_memory_unified_ = is_unified;
+  is_memory_unified_.store(is_unified, std::memory_order_relaxed);
 }
 
 std::size_t HostDevice::run_due() {
@@ -107,8 +106,11 @@ TimeNs HostDevice::next_due_ns() const {
 }
 
 DeviceInfo HostDevice::do_info() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return {"host", DeviceKind::kHost, is_memory_unified_, true, true, "host", ""};
+  DeviceInfo info;
+  info.name = info.identity = "host";
+  info.is_memory_unified = is_memory_unified_.load(std::memory_order_relaxed);
+  info.has_kernels = info.can_kernels_reach_host = info.can_kernels_reach_registered = true;
+  return info;
 }
 
 Result<std::byte*> HostDevice::do_allocate(std::uint64_t length_bytes) {
@@ -159,9 +161,12 @@ void HostDevice::forget_memory(const std::byte* address) {
   forgotten_.insert(address);
 }
 
-Result<std::uint64_t> HostDevice::do_identify_memory(const std::byte* address) {
+Result<std::uint64_t> HostDevice::do_identify_memory(const std::byte* address,
+                                                     std::uint64_t length_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (address != nullptr && !forgotten_.contains(address)) return std::uint64_t{1};
+  const auto next = forgotten_.lower_bound(address);
+  const bool is_forgotten = next != forgotten_.end() && *next < address + length_bytes;
+  if (address != nullptr && !is_forgotten) return std::uint64_t{1};
   return Status(StatusCode::kInvalidArgument, "cannot use memory that is not there");
 }
 

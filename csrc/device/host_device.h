@@ -2,6 +2,7 @@
 // injected clock, so that tests decide what is late and what fails. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -85,7 +86,8 @@ class HostDevice final : public Device {
   void do_deallocate_page_locked(std::byte* memory) override;
   Status do_page_lock(std::span<std::byte> memory) override;
   void do_page_unlock(std::byte* memory) override;
-  Result<std::uint64_t> do_identify_memory(const std::byte* address) override;
+  Result<std::uint64_t> do_identify_memory(const std::byte* address,
+                                           std::uint64_t length_bytes) override;
   Result<Event> do_create_event(EventUse use) override;
   void do_destroy_event(Event event) override;
   Status do_record_event(Event event, StreamId stream) override;
@@ -141,9 +143,10 @@ class HostDevice final : public Device {
   TimeNs copy_delay_ns_ = 0;
   TimeNs block_copy_delay_ns_ = 0;
   std::uint64_t failing_copy_ = 0;  // Counted from 1; 0: none.
-  bool is_memory_unified_ = true;
   Status copy_failure_;
   Status failure_;
+  // Atomic, relaxed: info() is asked in forked children too, where the mutex may be held.
+  std::atomic<bool> is_memory_unified_{true};
 };
 
 }  // namespace kvtier

@@ -2,6 +2,7 @@
 #include "layout/copy_plan.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace kvtier::layout {
 
@@ -16,6 +17,37 @@ void append_piece(const CopyPiece& piece, std::vector<CopyPiece>& pieces) {
     }
   }
   pieces.push_back(piece);
+}
+
+namespace {
+
+// How far it is to the next border behind an address, at most `length_bytes`.
+std::uint64_t room_before_border(std::span<const std::byte* const> borders,
+                                 const std::byte* address, std::uint64_t length_bytes) {
+  const auto next =
+      std::upper_bound(borders.begin(), borders.end(), address, std::less<const std::byte*>());
+  if (next == borders.end()) return length_bytes;
+  const std::uintptr_t room_bytes =
+      reinterpret_cast<std::uintptr_t>(*next) - reinterpret_cast<std::uintptr_t>(address);
+  return std::min<std::uint64_t>(room_bytes, length_bytes);
+}
+
+}  // namespace
+
+void cut_at_borders(std::span<const std::byte* const> borders, std::vector<CopyPiece>& pieces,
+                    std::vector<CopyPiece>& scratch) {
+  scratch.clear();
+  for (CopyPiece piece : pieces) {
+    while (piece.length_bytes > 0) {
+      const std::uint64_t length_bytes =
+          std::min(room_before_border(borders, piece.source, piece.length_bytes),
+                   room_before_border(borders, piece.target, piece.length_bytes));
+      scratch.push_back({piece.source, piece.target, length_bytes});
+      piece = {piece.source + length_bytes, piece.target + length_bytes,
+               piece.length_bytes - length_bytes};
+    }
+  }
+  pieces.swap(scratch);
 }
 
 void append_fragment_pieces(const FragmentTable& table, const BlockStretch& stretch,

@@ -40,19 +40,23 @@ class Flow {
   /// Whether what it waits for has come about; remembered for the waiting coroutine.
   bool look() { return is_met_ = look_(condition_); }
   TimeNs deadline_ns() const { return deadline_ns_; }
+  /// Whether nothing but its condition ends the wait: others work with what it answers for.
+  bool is_patient() const { return is_patient_; }
   /// It waits for nothing but its next turn.
   bool is_giving_way() const { return look_ == nullptr; }
   void resume() { std::exchange(point_, {}).resume(); }
 
   // For the awaiters below.
   using Look = bool (*)(const void* condition);
+  enum class Patience : std::uint8_t { kUntilCut, kToTheEnd };
   void suspend(std::coroutine_handle<> point, Look new_look, const void* condition,
-               TimeNs deadline_ns) {
+               TimeNs deadline_ns, Patience patience = Patience::kUntilCut) {
     KVTIER_CHECK(lock_->owns_lock());
     point_ = point;
     look_ = new_look;
     condition_ = condition;
     deadline_ns_ = deadline_ns;
+    is_patient_ = patience == Patience::kToTheEnd;
   }
   void set_met(bool is_met) { is_met_ = is_met; }
   bool is_met() const { return is_met_; }
@@ -65,6 +69,7 @@ class Flow {
   const void* condition_ = nullptr;
   TimeNs deadline_ns_ = kNeverNs;
   bool is_met_ = false;
+  bool is_patient_ = false;
   // Relaxed: only a hint while the mutex is given up; who acts on it holds the mutex.
   std::atomic<bool> is_cancelled_{false};
 };
@@ -100,6 +105,28 @@ template <typename Condition>
 WaitUntil<Condition> wait_until(Flow& flow, const Condition& condition, TimeNs deadline_ns) {
   return WaitUntil<Condition>(flow, condition, deadline_ns);
 }
+
+/// `co_await WaitToTheEnd(flow, condition)`: as wait_until, but nothing cuts it short. For jobs.
+template <typename Condition>
+class [[nodiscard]] WaitToTheEnd {
+ public:
+  WaitToTheEnd(Flow& flow, const Condition& condition) : flow_(&flow), condition_(&condition) {
+    KVTIER_CHECK(flow.is_job());
+  }
+
+  bool await_ready() const { return (*condition_)(); }
+  void await_suspend(std::coroutine_handle<> point) const {
+    const auto look = [](const void* condition) {
+      return bool{(*static_cast<const Condition*>(condition))()};
+    };
+    flow_->suspend(point, look, condition_, kNeverNs, Flow::Patience::kToTheEnd);
+  }
+  void await_resume() const {}
+
+ private:
+  Flow* flow_;
+  const Condition* condition_;
+};
 
 /// `co_await GiveWay(flow)`: a job goes to the end of the pool's line, so that others get on; a
 /// flow that its caller drives goes straight on.

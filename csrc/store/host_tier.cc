@@ -21,7 +21,7 @@ std::uint64_t segment_target_bytes(std::uint64_t capacity_bytes) {
   return std::clamp(capacity_bytes / 32, kSegmentBytesMin, kSegmentBytesMax);
 }
 
-HostTier::HostTier(BlockLife& life, TierSpace& space, std::unique_ptr<Arena> arena,
+HostTier::HostTier(BlockLife& life, TierSpace& space, std::shared_ptr<Arena> arena,
                    std::uint64_t capacity_bytes)
     : life_(life),
       space_(space),

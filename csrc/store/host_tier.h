@@ -18,7 +18,7 @@ namespace kvtier::store {
 class HostTier {
  public:
   /// `life` must know `space` as its host space.
-  HostTier(BlockLife& life, TierSpace& space, std::unique_ptr<Arena> arena,
+  HostTier(BlockLife& life, TierSpace& space, std::shared_ptr<Arena> arena,
            std::uint64_t capacity_bytes);
 
   bool is_present() const { return capacity_bytes_ > 0; }
@@ -31,7 +31,7 @@ class HostTier {
   std::byte* address(SlotRef slot) const;
   std::span<std::byte> bytes(SlotRef slot) const;
 
-  Arena& arena() { return *arena_; }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
 
  private:
   struct Window {
@@ -54,7 +54,7 @@ class HostTier {
 
   BlockLife& life_;
   TierSpace& space_;
-  const std::unique_ptr<Arena> arena_;
+  const std::shared_ptr<Arena> arena_;  // Shared with those who page-locked it.
   const std::uint64_t capacity_bytes_;
   const std::uint64_t segment_target_bytes_;
   ExtentAllocator extents_;

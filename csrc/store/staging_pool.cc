@@ -10,7 +10,7 @@ constexpr std::uint64_t kPageBytes = 4096;
 
 }  // namespace
 
-StagingPool::StagingPool(std::unique_ptr<Arena> arena)
+StagingPool::StagingPool(std::shared_ptr<Arena> arena)
     : arena_(std::move(arena)), extents_(arena_->num_bytes(), kPageBytes) {}
 
 std::uint64_t StagingPool::enter_line() {

@@ -16,7 +16,7 @@ namespace kvtier::store {
 
 class StagingPool {
  public:
-  explicit StagingPool(std::unique_ptr<Arena> arena);
+  explicit StagingPool(std::shared_ptr<Arena> arena);
 
   /// Joins the line. Who holds no buffer yet must stand in line; only the first may reserve then.
   std::uint64_t enter_line();
@@ -32,10 +32,10 @@ class StagingPool {
   std::uint64_t used_bytes() const { return extents_.capacity_bytes() - extents_.free_bytes(); }
   /// What one call may hold at a time (one block is always allowed).
   std::uint64_t window_bytes() const { return capacity_bytes() / 4; }
-  Arena& arena() { return *arena_; }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
 
  private:
-  const std::unique_ptr<Arena> arena_;
+  const std::shared_ptr<Arena> arena_;  // Shared with those who page-locked it.
   ExtentAllocator extents_;
   std::deque<std::uint64_t> line_;
   std::uint64_t ticket_next_ = 1;

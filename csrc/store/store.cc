@@ -119,6 +119,16 @@ Result<std::shared_ptr<Job>> Store::get_async(const GetRequest& request,
                                               std::function<void()> on_end){
     KVTIER_STORE_CALL(impl_->get_async(request, std::move(on_end)))}
 
+Result<std::shared_ptr<Job>> Store::save_async(const SaveRequest& request,
+                                               std::function<void()> on_end){
+    KVTIER_STORE_CALL(impl_->save_async(request, std::move(on_end)))}
+
+Result<std::shared_ptr<Job>> Store::load_async(const LoadRequest& request,
+                                               std::function<void()> on_end){
+    KVTIER_STORE_CALL(impl_->load_async(request, std::move(on_end)))}
+
+Result<std::vector<HostMemory>> Store::host_memory(){KVTIER_STORE_CALL(impl_->host_memory())}
+
 Status Store::wait_job(const Job& job,
                        TimeNs timeout_ns){KVTIER_STORE_CALL(impl_->wait_job(job, timeout_ns))}
 

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "io/directory.h"
 #include "io/io_engine.h"
+#include "store/block_mover.h"
 #include "store/job.h"
 #include "store/outcome.h"
 #include "store/store_options.h"
@@ -73,6 +74,33 @@ struct GetRequest {
   bool is_prefix = true;
   std::uint64_t request_hash = 0;
   TimeNs timeout_ns = 0;
+};
+
+/// A save: as a put whose bytes `mover` brings.
+struct SaveRequest {
+  std::uint32_t namespace_index = 0;
+  std::span<const BlockKey> keys;
+  std::shared_ptr<BlockMover> mover;
+  std::optional<BlockKey> parent;
+  bool is_chain = true;
+  std::uint64_t request_hash = 0;
+  TimeNs timeout_ns = 0;
+};
+
+/// A load: as a get whose bytes `mover` takes.
+struct LoadRequest {
+  std::uint32_t namespace_index = 0;
+  std::span<const BlockKey> keys;
+  std::shared_ptr<BlockMover> mover;
+  bool is_prefix = true;
+  std::uint64_t request_hash = 0;
+  TimeNs timeout_ns = 0;
+};
+
+/// Memory that slots and buffers are cut from. It stays mapped while the keeper lives.
+struct HostMemory {
+  std::span<std::byte> bytes;
+  std::shared_ptr<const void> keeper;
 };
 
 struct FlushResult {
@@ -139,6 +167,12 @@ class Store {
   /// once, all kDeclined or kMiss.
   Result<std::shared_ptr<Job>> put_async(const PutRequest& request, std::function<void()> on_end);
   Result<std::shared_ptr<Job>> get_async(const GetRequest& request, std::function<void()> on_end);
+  /// Saves and loads between host slots and an engine's memory, as jobs. Moves of blocks that lie
+  /// in host (and all of a save) start before the call returns. What the mover holds lasts to the
+  /// job's end. A save without a host tier is all kDeclined. A cancelled or late job ends when its
+  /// moves have, however long that takes.
+  Result<std::shared_ptr<Job>> save_async(const SaveRequest& request, std::function<void()> on_end);
+  Result<std::shared_ptr<Job>> load_async(const LoadRequest& request, std::function<void()> on_end);
   /// Blocks until the job has ended. kTimeout: it goes on.
   Status wait_job(const Job& job, TimeNs timeout_ns);
   /// Asks the job to end: kCancelled for blocks that are not done. Of a put, keys whose bytes were
@@ -165,6 +199,8 @@ class Store {
   /// Ends all leases and pins, also when only one tier is cleared.
   Result<ClearResults> clear(bool is_host, bool is_disk);
   StoreStats stats();
+  /// The memory of the host tier's slots, and that of staging buffers: what a mover page-locks.
+  Result<std::vector<HostMemory>> host_memory();
   /// Writes the backlog until the deadline, commits, marks the store clean, frees everything.
   /// Idempotent. Later calls of anything return kClosed.
   Status close(TimeNs timeout_ns);

@@ -112,8 +112,8 @@ void Store::Impl::stop_background(TimeNs deadline_ns, bool is_quiet) {
 /// with them.
 void Store::Impl::leak_what_the_kernel_holds() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (host_) host_->arena().leak();
-  if (staging_) staging_->arena().leak();
+  if (host_) host_->arena()->leak();
+  if (staging_) staging_->arena()->leak();
   (void)engine_.release();
   (void)store_directory_.release();
   (void)seams_.io_engine.release();

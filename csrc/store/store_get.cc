@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "store/store_impl.h"
+#include "store/get_call.h"
 
 namespace kvtier {
 
@@ -30,27 +30,6 @@ constexpr std::uint64_t kCallTurnBytes = 64ull << 20;
 constexpr std::uint64_t kSplitBytesMin = 4ull << 20;
 
 }  // namespace
-
-struct Store::Impl::GetCall {
-  struct Block {
-    EntryIndex entry = kNoEntry;
-    std::shared_ptr<Load> load;
-    bool is_from_disk = false;
-    bool is_staged = false;  // Its load began in a staging buffer of this call.
-    Outcome outcome = Outcome::kMiss;
-    const std::byte* source = nullptr;  // Its host slot, during the copy.
-  };
-  const GetRequest& request;
-  const Namespace& space;
-  TimeNs deadline_ns = 0;
-  std::vector<Block> blocks;
-  std::size_t num_found = 0;
-  std::size_t next_to_issue = 0;
-  std::uint64_t read_ahead_bytes = 0;  // Of loads that this call uses now.
-  std::uint64_t staged_bytes = 0;      // Of those, in staging buffers of its own.
-  std::size_t num_loads = 0;
-  std::uint64_t full_bytes = 0;  // What was under way when no more was let in; 0: all was.
-};
 
 Result<std::vector<Outcome>> Store::Impl::get(const GetRequest& request) {
   Locked locked(*this);

@@ -40,6 +40,14 @@ struct Fill {
   Outcome outcome = Outcome::kDeclined;
 };
 
+/// A move of a save or load; guarded by the store's mutex.
+struct MoveUnderWay {
+  std::vector<std::size_t> block_indices;
+  BlockMover::MoveId move_id = 0;
+  bool is_ended = false;
+  BlockMoveResult result;
+};
+
 /// Checksums of the parts of one block that lies contiguously at `bytes`.
 std::vector<std::uint64_t> checksum_block(const Namespace& space, const BlockKey& key,
                                           const std::byte* bytes);
@@ -69,6 +77,9 @@ class Store::Impl {
   Result<std::vector<Outcome>> get(const GetRequest& request);
   Result<std::shared_ptr<Job>> put_async(const PutRequest& request, std::function<void()> on_end);
   Result<std::shared_ptr<Job>> get_async(const GetRequest& request, std::function<void()> on_end);
+  Result<std::shared_ptr<Job>> save_async(const SaveRequest& request, std::function<void()> on_end);
+  Result<std::shared_ptr<Job>> load_async(const LoadRequest& request, std::function<void()> on_end);
+  Result<std::vector<HostMemory>> host_memory();
   Status prefetch(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Status wait_job(const Job& job, TimeNs timeout_ns);
   Status cancel_job(const Job& job);
@@ -189,7 +200,7 @@ class Store::Impl {
     Outcome outcome = Outcome::kDeclined;
   };
   struct PutCall;
-  Task<Outcomes> run_put(PutRequest request, const Namespace& space, Flow& flow);
+  Task<Outcomes> run_put(PutRequest request, const Namespace& space, BlockMover* mover, Flow& flow);
   void plan_put(PutCall& call);
   PutBlock plan_block(PutCall& call, std::size_t i, EntryIndex parent);
   PutBlock plan_new_block(PutCall& call, std::size_t i, EntryIndex parent);
@@ -210,6 +221,23 @@ class Store::Impl {
   Task<std::optional<std::span<std::byte>>> reserve_staging(std::uint64_t num_bytes,
                                                             bool is_holding, TimeNs deadline_ns,
                                                             Flow& flow);
+
+  // Saves: puts whose bytes a mover brings (store_save.cc).
+  Task<void> move_to_host_blocks(PutCall& call, BlockMover& mover, Flow& flow);
+  bool plan_move(PutCall& call, BlockMove& move);
+  std::shared_ptr<store::MoveUnderWay> start_move(BlockMover& mover, BlockMove move, Flow& flow);
+  Task<void> end_move(store::MoveUnderWay& move, BlockMover& mover, TimeNs deadline_ns, Flow& flow);
+
+  // Loads: gets whose bytes a mover takes (store_load.cc).
+  struct LoadCall;
+  Task<Outcomes> run_load(GetRequest request, const Namespace& space, BlockMover& mover,
+                          std::vector<std::size_t>& undefined_indices, Flow& flow);
+  Task<Outcome> bring_to_memory(LoadCall& call, std::size_t i, Flow& flow);
+  void start_load_move(LoadCall& call, Flow& flow);
+  Task<void> end_oldest_move(LoadCall& call, Flow& flow);
+  void apply_load_move(LoadCall& call, const store::MoveUnderWay& move, Flow& flow);
+  void settle_wrong_block(LoadCall& call, std::size_t i, Flow& flow);
+  void cut_prefix(LoadCall& call);
 
   // Uses and policies (store_uses.cc).
   std::vector<store::BlockUse> note_uses(std::uint32_t namespace_index, EntryIndex above,
@@ -244,8 +272,9 @@ class Store::Impl {
   // Who drives the flows (store_jobs.cc). Shared only because the type is incomplete here.
   struct RunningJob;
   Outcomes drive(Flow& flow, Task<Outcomes> task, Locked& locked);
-  std::shared_ptr<RunningJob> make_job(std::span<const BlockKey> keys, StepPriority priority,
-                                       Outcome refusal);
+  std::shared_ptr<RunningJob> make_job(std::span<const BlockKey> keys, Job::Kind kind,
+                                       StepPriority priority,
+                                       std::shared_ptr<BlockMover> mover = nullptr);
   std::shared_ptr<Job> start_job(std::shared_ptr<RunningJob> run, Locked& locked);
   void step_job(RunningJob& run);
   void advance_job(RunningJob& run, Locked& locked);

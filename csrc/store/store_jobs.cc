@@ -28,6 +28,7 @@ struct Store::Impl::RunningJob {
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> targets;
   std::function<void()> on_end;
+  std::vector<std::size_t> undefined_indices;  // Of a load, once its task has ended.
   std::uint64_t prefetch_bytes = 0;
   Flow flow{Flow::Driver::kPool};
   Task<Outcomes> task;
@@ -67,13 +68,13 @@ Result<std::shared_ptr<Job>> Store::Impl::put_async(const PutRequest& request,
   Locked locked(*this);
   const auto space = begin_call(request.namespace_index);
   if (!space.is_ok()) return space.status();
-  auto run = make_job(request.keys, StepPriority::kSave, Outcome::kDeclined);
+  auto run = make_job(request.keys, Job::Kind::kPut, StepPriority::kSave);
   run->on_end = std::move(on_end);
   run->sources.assign(request.sources.begin(), request.sources.end());
   PutRequest owned = request;
   owned.keys = run->keys;
   owned.sources = run->sources;
-  run->task = run_put(owned, *space.value(), run->flow);
+  run->task = run_put(owned, *space.value(), nullptr, run->flow);
   ++stats_.jobs.puts;
   return start_job(std::move(run), locked);
 }
@@ -83,7 +84,7 @@ Result<std::shared_ptr<Job>> Store::Impl::get_async(const GetRequest& request,
   Locked locked(*this);
   const auto space = begin_call(request.namespace_index);
   if (!space.is_ok()) return space.status();
-  auto run = make_job(request.keys, StepPriority::kLoad, Outcome::kMiss);
+  auto run = make_job(request.keys, Job::Kind::kGet, StepPriority::kLoad);
   run->on_end = std::move(on_end);
   run->targets.assign(request.targets.begin(), request.targets.end());
   GetRequest owned = request;
@@ -91,6 +92,35 @@ Result<std::shared_ptr<Job>> Store::Impl::get_async(const GetRequest& request,
   owned.targets = run->targets;
   run->task = run_get(owned, *space.value(), run->flow);
   ++stats_.jobs.gets;
+  return start_job(std::move(run), locked);
+}
+
+Result<std::shared_ptr<Job>> Store::Impl::save_async(const SaveRequest& request,
+                                                     std::function<void()> on_end) {
+  Locked locked(*this);
+  const auto space = begin_call(request.namespace_index);
+  if (!space.is_ok()) return space.status();
+  auto run = make_job(request.keys, Job::Kind::kSave, StepPriority::kSave, request.mover);
+  run->on_end = std::move(on_end);
+  const PutRequest put{request.namespace_index, run->keys,        {},
+                       request.parent,          request.is_chain, request.request_hash,
+                       request.timeout_ns};
+  run->task = run_put(put, *space.value(), request.mover.get(), run->flow);
+  ++stats_.jobs.saves;
+  return start_job(std::move(run), locked);
+}
+
+Result<std::shared_ptr<Job>> Store::Impl::load_async(const LoadRequest& request,
+                                                     std::function<void()> on_end) {
+  Locked locked(*this);
+  const auto space = begin_call(request.namespace_index);
+  if (!space.is_ok()) return space.status();
+  auto run = make_job(request.keys, Job::Kind::kLoad, StepPriority::kLoad, request.mover);
+  run->on_end = std::move(on_end);
+  const GetRequest get{request.namespace_index, run->keys,         {}, request.is_prefix,
+                       request.request_hash,    request.timeout_ns};
+  run->task = run_load(get, *space.value(), *request.mover, run->undefined_indices, run->flow);
+  ++stats_.jobs.loads;
   return start_job(std::move(run), locked);
 }
 
@@ -111,7 +141,7 @@ Status Store::Impl::prefetch(std::uint32_t namespace_index, std::span<const Bloc
   }
   if (wanted.empty()) return Status::ok();
   const TimeNs deadline_ns = seams_.clock->now_ns() + options_.default_timeout_ns;
-  auto run = make_job(wanted, StepPriority::kPrefetch, Outcome::kMiss);
+  auto run = make_job(wanted, Job::Kind::kGet, StepPriority::kPrefetch);
   run->is_listed = false;
   run->prefetch_bytes = num_bytes;
   prefetch_bytes_ += num_bytes;
@@ -122,13 +152,13 @@ Status Store::Impl::prefetch(std::uint32_t namespace_index, std::span<const Bloc
 }
 
 std::shared_ptr<Store::Impl::RunningJob> Store::Impl::make_job(std::span<const BlockKey> keys,
+                                                               Job::Kind kind,
                                                                StepPriority priority,
-                                                               Outcome refusal) {
+                                                               std::shared_ptr<BlockMover> mover) {
   auto run = std::make_shared<RunningJob>();
-  const Job::Kind kind = priority == StepPriority::kSave ? Job::Kind::kPut : Job::Kind::kGet;
-  run->job = std::make_shared<Job>(job_id_next_++, kind);
+  run->job = std::make_shared<Job>(job_id_next_++, kind, std::move(mover));
   run->priority = priority;
-  run->refusal = refusal;
+  if (priority == StepPriority::kSave) run->refusal = Outcome::kDeclined;
   run->keys.assign(keys.begin(), keys.end());
   return run;
 }
@@ -192,6 +222,7 @@ void Store::Impl::suspend(RunningJob& run) {
 
 bool Store::Impl::is_wait_over(Flow& flow) {
   const bool is_met = flow.look();
+  if (flow.is_patient()) return is_met;
   return is_met || is_cut_short_ || is_failed_ || flow.is_cancelled() ||
          seams_.clock->now_ns() >= flow.deadline_ns();
 }
@@ -205,7 +236,8 @@ void Store::Impl::end_job(RunningJob& run, Status status, Outcomes outcomes) {
   if (run.flow.is_cancelled()) ++stats_.jobs.cancelled;
   ++stats_.jobs.ended;
   prefetch_bytes_ -= run.prefetch_bytes;
-  run.job->end(std::move(status), std::move(outcomes));
+  if (run.job->mover()) run.job->mover()->finish_starting();
+  run.job->end(std::move(status), std::move(outcomes), std::move(run.undefined_indices));
   if (run.on_end) run.on_end();
   if (run.is_listed) list_job(run.job);
   jobs_.erase(run.job->job_id());

@@ -207,8 +207,8 @@ StoreStats Store::Impl::stats() {
   stats.host.health = is_failed_ ? Health::kOff : Health::kOk;
   stats.host.unserved_bytes = stats.host.hits == 0 ? stats.host.bytes_written : 0;
   stats.host.mode_io = "memory";
-  stats.host.mode_direct = host_->arena().info().is_huge_page_advised ? "huge-advised" : "small";
-  stats.host.mode_note = host_->arena().info().note;
+  stats.host.mode_direct = host_->arena()->info().is_huge_page_advised ? "huge-advised" : "small";
+  stats.host.mode_note = host_->arena()->info().note;
   if (disk_) fill_disk_stats(stats.disk);
   return stats;
 }

@@ -76,8 +76,8 @@ Status Store::Impl::open() {
   }
   if (seams_.io_engine) {
     seams_.io_engine->set_on_result([executor = seams_.executor] { executor->wake(); });
-    seams_.io_engine->register_memory({host_->arena().base(), host_->arena().num_bytes()});
-    seams_.io_engine->register_memory({staging_->arena().base(), staging_->arena().num_bytes()});
+    seams_.io_engine->register_memory({host_->arena()->base(), host_->arena()->num_bytes()});
+    seams_.io_engine->register_memory({staging_->arena()->base(), staging_->arena()->num_bytes()});
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -94,6 +94,18 @@ Status Store::Impl::open() {
   Status shrunk = finish_shrink(report);
   hand_over_log();
   return shrunk;
+}
+
+Result<std::vector<HostMemory>> Store::Impl::host_memory() {
+  Locked locked(*this);
+  if (Status open = check_open(); !open.is_ok()) return open;
+  std::vector<HostMemory> memory;
+  const auto add = [&memory](const std::shared_ptr<Arena>& arena) {
+    if (arena->num_bytes() > 0) memory.push_back({arena->bytes(0, arena->num_bytes()), arena});
+  };
+  add(host_->arena());
+  if (staging_) add(staging_->arena());
+  return memory;
 }
 
 Status Store::Impl::open_arenas() {

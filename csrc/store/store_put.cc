@@ -24,16 +24,21 @@ Result<std::vector<Outcome>> Store::Impl::put(const PutRequest& request) {
   const auto space = begin_call(request.namespace_index);
   if (!space.is_ok()) return space.status();
   Flow flow(Flow::Driver::kCaller);
-  return drive(flow, run_put(request, *space.value(), flow), locked);
+  return drive(flow, run_put(request, *space.value(), nullptr, flow), locked);
 }
 
+/// mover: brings the bytes; null: they are at the request's addresses.
 Task<Store::Impl::Outcomes> Store::Impl::run_put(PutRequest request, const Namespace& space,
-                                                 Flow& flow) {
-  if (is_failed_) co_return Outcomes(request.keys.size(), Outcome::kDeclined);
+                                                 BlockMover* mover, Flow& flow) {
+  if (is_failed_ || (mover != nullptr && !space.host_class)) {
+    co_return Outcomes(request.keys.size(), Outcome::kDeclined);
+  }
   const TimeNs deadline_ns = seams_.clock->now_ns() + request.timeout_ns;
   PutCall call{request, space, deadline_ns, {}, {}, {}, {}};
   plan_put(call);
-  if (space.host_class) {
+  if (mover != nullptr) {
+    co_await move_to_host_blocks(call, *mover, flow);
+  } else if (space.host_class) {
     co_await fill_host_blocks(call, flow);
   } else {
     co_await fill_disk_blocks(call, flow);

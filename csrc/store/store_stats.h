@@ -46,6 +46,8 @@ struct JobStats {
   // Counters.
   std::uint64_t puts = 0;
   std::uint64_t gets = 0;
+  std::uint64_t saves = 0;
+  std::uint64_t loads = 0;
   std::uint64_t ended = 0;      // Prefetches included.
   std::uint64_t cancelled = 0;  // Subset of ended.
   std::uint64_t refused = 0;    // Subset of ended: too many were unfinished.

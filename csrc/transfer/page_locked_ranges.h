@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -18,6 +19,9 @@ class PageLockedRanges {
   /// One registration of hundreds of GiB fails on some systems however much memory is free.
   static constexpr std::uint64_t kPieceBytesMax = 64ull << 30;
 
+  /// Who has to reach the memory: copies, or kernels too.
+  enum class Reach : std::uint8_t { kCopies, kKernels };
+
   /// `device` outlives the ranges. piece_bytes_max: smaller ones are for tests.
   explicit PageLockedRanges(Device& device, std::uint64_t piece_bytes_max = kPieceBytesMax)
       : device_(device), piece_bytes_max_(piece_bytes_max) {}
@@ -26,33 +30,44 @@ class PageLockedRanges {
 
   /// Locks all of it or, when a piece is refused, none.
   Status lock(std::span<std::byte> memory);
+  /// Takes over memory that was locked for it in such pieces.
+  void adopt(std::span<std::byte> memory, std::vector<std::span<std::byte>> pieces);
   /// Takes note of memory that somebody else locked.
   void add(std::span<std::byte> memory);
-  /// Exactly what was locked or added; unknown memory is ignored.
+  /// Exactly what was locked or added, as often as it was; unknown memory is ignored.
   void remove(std::span<std::byte> memory);
   /// Forgets all and leaves it locked: the device may be using it.
   void abandon();
 
   /// Whether each of the places, `length_bytes` of it, lies in one range.
-  bool contain_all(std::span<std::byte* const> begins, std::uint64_t length_bytes) const;
-  bool contains(std::byte* begin, std::uint64_t length_bytes) const {
-    return contain_all({&begin, 1}, length_bytes);
+  bool contain_all(std::span<std::byte* const> begins, std::uint64_t length_bytes,
+                   Reach reach = Reach::kCopies) const;
+  bool contains(std::byte* begin, std::uint64_t length_bytes, Reach reach = Reach::kCopies) const {
+    return contain_all({&begin, 1}, length_bytes, reach);
   }
+  /// Where pieces begin and ranges end, in ascending order: no copy may go past one.
+  std::vector<const std::byte*> borders() const;
   std::uint64_t num_bytes() const;
 
  private:
+  using Pieces = std::vector<std::span<std::byte>>;
   struct Range {
-    std::uint64_t length_bytes = 0;
-    std::vector<std::byte*> pieces;  // As given to the device.
+    Pieces pieces;  // As given to the device; empty: somebody else locked it.
+    bool can_kernels_reach = true;
+    std::uint64_t num_uses = 0;
   };
+  // A memory is its begin and its length: others may begin at the same place.
+  using Place = std::pair<const std::byte*, std::uint64_t>;
 
-  void unlock(const std::vector<std::byte*>& pieces);
+  void unlock(const Pieces& pieces);
+  // With mutex_ held.
+  bool contains_locked(const std::byte* begin, std::uint64_t length_bytes, Reach reach) const;
 
   Device& device_;
   const std::uint64_t piece_bytes_max_;
   // Guarded by mutex_.
   mutable std::mutex mutex_;
-  std::map<const std::byte*, Range> ranges_;  // By begin.
+  std::map<Place, Range> ranges_;
 };
 
 }  // namespace kvtier::transfer

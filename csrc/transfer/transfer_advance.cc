@@ -1,6 +1,9 @@
-// What the transfer engine's thread does: chooses jobs and methods, feeds the pipes, ends jobs.
+// What the transfer engine's thread does: chooses jobs and methods and feeds the pipes.
 // Thread safety: see the header of the implementation.
 #include <algorithm>
+#include <exception>
+#include <functional>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -21,6 +24,10 @@ constexpr TimeNs kEndDueNs = 500 * kNsPerUs;
 constexpr std::size_t kChunksPerTurn = 2;
 // How many waiting jobs are asked whether they are ready while the first is not.
 constexpr std::size_t kReadyLooksMax = 8;
+// Calls for a stream that may stand still: the device takes about a thousand, of all its users.
+constexpr std::uint64_t kCallsAheadMax = 256;
+// Between looks at what the device still holds after a failure of the engine.
+constexpr TimeNs kSettleNs = kNsPerMs;
 
 // Copies of a block to one place twice over would leave a mix. is_seen: all false, and so again.
 Status check_distinct(const std::vector<std::int64_t>& block_ids, std::vector<bool>& is_seen) {
@@ -43,6 +50,18 @@ Status check_distinct(const std::vector<std::int64_t>& block_ids, std::vector<bo
 }  // namespace
 
 TimeNs TransferEngine::Impl::advance() {
+  if (!device_.is_this_process()) return kNeverNs;
+  try {
+    return is_failing_ ? settle() : work();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  } catch (...) {
+    fail("something unknown was thrown");
+  }
+  return clock_.now_ns() + kSettleNs;
+}
+
+TimeNs TransferEngine::Impl::work() {
   device_.progress();
   take_inbox();
   for (Direction& direction : directions_) {
@@ -50,6 +69,7 @@ TimeNs TransferEngine::Impl::advance() {
     end_jobs(direction);
     drop_cancelled(direction);
   }
+  deliver_results();
   // In turns, loads first: a caller waits for them.
   Direction& loads = directions_[static_cast<std::size_t>(TransferDirection::kLoad)];
   Direction& saves = directions_[static_cast<std::size_t>(TransferDirection::kSave)];
@@ -59,10 +79,12 @@ TimeNs TransferEngine::Impl::advance() {
     if (!has_loaded && !has_saved) break;
     take_inbox();
   }
+  for (Direction& direction : directions_) end_jobs(direction);
+  deliver_results();
+  take_inbox();  // Who receives a result may have submitted the next job.
   const TimeNs now_ns = clock_.now_ns();
   TimeNs next_ns = kNeverNs;
-  for (Direction& direction : directions_) {
-    end_jobs(direction);
+  for (const Direction& direction : directions_) {
     if (direction.active.empty() && direction.queued.empty()) continue;
     const bool is_ending =
         direction.pipe->is_ending() && now_ns - direction.last_end_ns < kEndDueNs;
@@ -71,51 +93,125 @@ TimeNs TransferEngine::Impl::advance() {
   return next_ns;
 }
 
-void TransferEngine::Impl::take_inbox() {
-  std::vector<JobPointer> arrived;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    arrived.swap(inbox_);
+// What was thrown half-way leaves nobody knows what, so nothing new is begun. Throws nothing.
+void TransferEngine::Impl::fail(const char* reason) noexcept {
+  is_failing_ = true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (has_failed_) return;
+  has_failed_ = true;
+  try {
+    failure_ = Status(StatusCode::kInternal, std::string("transfer engine failed: ") + reason);
+    note_ += (note_.empty() ? "" : "; ") + failure_.message();
+  } catch (const std::bad_alloc&) {
+    // The general text stays.
   }
-  for (JobPointer& job : arrived) {
-    directions_[static_cast<std::size_t>(job->direction)].queued.push_back(std::move(job));
+}
+
+// After fail(): jobs end as failed once the device holds nothing of them. Each step can be made
+// again when it throws.
+TimeNs TransferEngine::Impl::settle() {
+  take_inbox();
+  for (Direction& direction : directions_) {
+    direction.current = nullptr;
+    for (const JobPointer& job : direction.active) {
+      if (job->status.is_ok()) job->status = failure();
+    }
+    end_queued(direction, failure());
+  }
+  device_.progress();
+  for (Direction& direction : directions_) {
+    direction.pipe->collect();
+    end_jobs(direction);
+  }
+  deliver_results();
+  const bool is_idle =
+      std::all_of(directions_.begin(), directions_.end(),
+                  [](const Direction& direction) { return direction.active.empty(); });
+  return is_idle && !has_inbox() ? kNeverNs : clock_.now_ns() + kSettleNs;
+}
+
+Status TransferEngine::Impl::failure() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return has_failed_ ? failure_ : Status::ok();
+}
+
+bool TransferEngine::Impl::has_inbox() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !inbox_.empty();
+}
+
+// One by one: whatever throws, a job is in one list at least and in its next one at most.
+void TransferEngine::Impl::take_inbox() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  while (!inbox_.empty()) {
+    const JobPointer& job = inbox_.front();
+    directions_[static_cast<std::size_t>(job->direction)].queued.push_back(job);
+    inbox_.pop_front();
   }
 }
 
 // Those of which nothing was submitted. The others end when what is in flight has ended.
 void TransferEngine::Impl::drop_cancelled(Direction& direction) {
   if (direction.queued.empty()) return;
-  const bool has_failed = !device_.failure().is_ok();
-  std::deque<JobPointer> kept;
-  for (JobPointer& job : direction.queued) {
-    if (has_failed) job->status = device_.failure();
-    if (has_failed || job->is_cancelled.load(std::memory_order_relaxed)) {
-      end_job(job);
+  const Status lost = device_.failure();
+  if (!lost.is_ok()) return end_queued(direction, lost);
+  for (auto place = direction.queued.begin(); place != direction.queued.end();) {
+    if ((*place)->is_cancelled.load(std::memory_order_relaxed)) {
+      end_job(*place);
+      place = direction.queued.erase(place);
     } else {
-      kept.push_back(std::move(job));
+      ++place;
     }
   }
-  direction.queued = std::move(kept);
 }
 
-// The first whose stream has come so far; the very first when nothing else is under way, since the
-// device can wait for its stream by itself and then begins at once.
-TransferEngine::Impl::JobPointer TransferEngine::Impl::choose_next(Direction& direction) {
+void TransferEngine::Impl::end_queued(Direction& direction, const Status& status) {
+  while (!direction.queued.empty()) {
+    direction.queued.front()->status = status;
+    end_job(direction.queued.front());
+    direction.queued.pop_front();
+  }
+}
+
+// The first whose stream has come so far; the very first when nothing else is under way and the
+// device can wait for its stream by itself, which then begins at once. False: none of them.
+bool TransferEngine::Impl::take_next(Direction& direction) {
   const std::size_t num_looks = std::min(direction.queued.size(), kReadyLooksMax);
+  if (num_looks == 0) return false;
+  const bool can_be_first = !direction.pipe->has_chunks() && can_wait(*direction.queued.front());
   std::size_t chosen = num_looks;
   // Whatever the answer, it is this one.
-  if (num_looks == 1 && !direction.pipe->has_chunks()) chosen = 0;
+  if (num_looks == 1 && can_be_first) chosen = 0;
   for (std::size_t index = 0; index < num_looks && chosen == num_looks; ++index) {
-    const Result<bool> is_ready = device_.query_event(direction.queued[index]->ready);
+    const Result<bool> is_ready = device_.query_event(direction.queued[index]->ready->event());
     if (!is_ready.is_ok() || is_ready.value()) chosen = index;
   }
   if (chosen == num_looks) {
-    if (direction.queued.empty() || direction.pipe->has_chunks()) return nullptr;
+    if (!can_be_first) return false;
     chosen = 0;
   }
-  JobPointer job = std::move(direction.queued[chosen]);
+  const JobPointer job = direction.queued[chosen];
+  direction.active.push_back(job);
   direction.queued.erase(direction.queued.begin() + static_cast<std::ptrdiff_t>(chosen));
-  return job;
+  direction.current = job;
+  return true;
+}
+
+// Whether the job can be handed to the device while its stream is behind: a copy of memory that is
+// not page-locked would hold this thread until the stream gets there, and so would a call beyond
+// those that the device's queue takes; what it takes is shared with the engine.
+bool TransferEngine::Impl::can_wait(TransferJob& job) {
+  prepare_job(job);
+  if (device_info_.kind == DeviceKind::kHost) return true;
+  if (!job.is_page_locked && !job.is_bounced) return false;
+  const FragmentTable& table = job.attachment->table;
+  const std::uint64_t ahead_bytes = TransferPipe::kChunksInFlightMax * options_.chunk_bytes;
+  const std::uint64_t num_blocks =
+      std::min<std::uint64_t>(job.block_ids.size(), ahead_bytes / table.block_bytes() + 1);
+  std::uint64_t num_calls = TransferPipe::kChunksInFlightMax;
+  if (job.method == TransferMethod::kCopyEngine) num_calls = num_blocks * table.fragments().size();
+  if (job.method == TransferMethod::kStaged && !job.is_bounced) num_calls = num_blocks;
+  return num_calls <= kCallsAheadMax;
 }
 
 bool TransferEngine::Impl::submit_chunks(Direction& direction) {
@@ -128,10 +224,8 @@ bool TransferEngine::Impl::submit_chunks(Direction& direction) {
     if (pipe.num_chunks() - num_chunks_before == kChunksPerTurn) break;
     if (direction.current != nullptr && !direction.is_filling) break;
     if (direction.current == nullptr) {
-      direction.current = choose_next(direction);
-      if (direction.current == nullptr) break;
+      if (!take_next(direction)) break;
       direction.current->status = begin_job(*direction.current);
-      direction.active.push_back(direction.current);
     }
     TransferJob& job = *direction.current;
     if (job.status.is_ok() && !job.is_cancelled.load(std::memory_order_relaxed)) {
@@ -142,20 +236,45 @@ bool TransferEngine::Impl::submit_chunks(Direction& direction) {
                          job.is_cancelled.load(std::memory_order_relaxed);
     if (is_over) direction.current = nullptr;
   }
-  if (!pipe.broken().is_ok()) {
-    // Its last chunk may be under way for ever; whoever asks is told so.
-    for (JobPointer& job : direction.queued) {
-      job->status = pipe.broken();
-      end_job(job);
-    }
-    direction.queued.clear();
-  }
+  // What was submitted last may be under way for ever; whoever asks is told so.
+  if (!pipe.broken().is_ok()) end_queued(direction, pipe.broken());
   if (!pipe.has_room()) direction.is_filling = false;
   if (pipe.num_chunks() == num_chunks_before) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.num_chunks += pipe.num_chunks() - num_chunks_before;
   stats_.submit_ns += clock_.now_ns() - begin_ns;
   return true;
+}
+
+// What has to be known before it can be begun; once a job. What is in the way stands in its status.
+void TransferEngine::Impl::prepare_job(TransferJob& job) {
+  if (job.is_prepared) return;
+  const std::uint64_t block_bytes = job.attachment->table.block_bytes();
+  job.is_page_locked = ranges_.contain_all(job.slots, block_bytes);
+  job.status = choose_method(job);
+  // Copies of the host itself need no memory of a special kind.
+  const bool is_copied =
+      device_info_.kind != DeviceKind::kHost && job.method != TransferMethod::kZeroCopy;
+  if (job.status.is_ok() && is_copied && !job.is_page_locked) job.is_bounced = take_ring(job);
+  const std::vector<const std::byte*> borders = ranges_.borders();
+  job.borders.resize(borders.size() + job.attachment->borders.size());
+  std::merge(borders.begin(), borders.end(), job.attachment->borders.begin(),
+             job.attachment->borders.end(), job.borders.begin(), std::less<const std::byte*>());
+  job.is_prepared = true;
+}
+
+bool TransferEngine::Impl::take_ring(const TransferJob& job) {
+  TransferPipe& pipe = *directions_[static_cast<std::size_t>(job.direction)].pipe;
+  const std::uint64_t bytes_before = pipe.ring_bytes();
+  const Status taken = pipe.take_ring();
+  const std::string text =
+      taken.is_ok() ? "some slots are not page-locked: their bytes go through a ring of the engine"
+                    : "some slots are not page-locked, and copies of them hold the engine up: " +
+                          taken.message();
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_.ring_bytes += pipe.ring_bytes() - bytes_before;
+  if (note_.find(text) == std::string::npos) note_ += (note_.empty() ? "" : "; ") + text;
+  return taken.is_ok();
 }
 
 Status TransferEngine::Impl::begin_job(TransferJob& job) {
@@ -167,6 +286,16 @@ Status TransferEngine::Impl::begin_job(TransferJob& job) {
   }
   Status good = check_memory(*job.attachment);
   if (!good.is_ok()) return good;
+  prepare_job(job);
+  if (!job.status.is_ok()) return job.status;
+  Result<Event> begin = device_.create_event(EventUse::kTiming);
+  if (!begin.is_ok()) return begin.status();
+  job.begin = begin.value();
+  if (job.is_hashed()) job.sums.emplace(job.attachment->table, job.seeds, job.expected);
+  return Status::ok();
+}
+
+Status TransferEngine::Impl::choose_method(TransferJob& job) {
   const MethodSet allowed = allowed_methods(job);
   job.method = job.wanted_method;
   if (job.method == TransferMethod::kAuto) {
@@ -174,15 +303,11 @@ Status TransferEngine::Impl::begin_job(TransferJob& job) {
     std::lock_guard<std::mutex> lock(mutex_);
     job.method = model_.choose(job.direction, table.block_bytes() / table.fragments().size(),
                                job.num_bytes(), allowed);
-  } else if (!allowed.is_allowed[static_cast<std::size_t>(job.method)]) {
-    return Status(StatusCode::kUnsupported,
-                  std::string("cannot use method here: ") + method_name(job.method));
+    return Status::ok();
   }
-  Result<Event> begin = device_.create_event(EventUse::kTiming);
-  if (!begin.is_ok()) return begin.status();
-  job.begin = begin.value();
-  if (job.is_hashed()) job.sums.emplace(job.attachment->table, job.seeds, job.expected);
-  return Status::ok();
+  if (allowed.is_allowed[static_cast<std::size_t>(job.method)]) return Status::ok();
+  return Status(StatusCode::kUnsupported,
+                std::string("cannot use method here: ") + method_name(job.method));
 }
 
 // An address that is no longer what it was would end the whole process' use of the device.
@@ -191,6 +316,10 @@ Status TransferEngine::Impl::check_memory(const Attachment& attachment) {
     const auto& [address, identity] = attachment.memory[index];
     const Result<std::uint64_t> found = device_.identify_memory(address);
     if (found.is_ok() && found.value() == identity) continue;
+    // Another answer says nothing of the tensor.
+    if (!found.is_ok() && found.status().code() != StatusCode::kInvalidArgument) {
+      return found.status();
+    }
     return Status(StatusCode::kInvalidArgument,
                   "cannot use tensor that was freed: tensor_index=" + std::to_string(index));
   }
@@ -205,7 +334,8 @@ MethodSet TransferEngine::Impl::allowed_methods(const TransferJob& job) const {
   staged = device_info_.has_kernels && !device_info_.is_memory_unified;
   zero_copy = device_info_.has_kernels && device_info_.can_kernels_reach_host;
   if (zero_copy && device_info_.kind != DeviceKind::kHost) {
-    zero_copy = ranges_.contain_all(job.slots, job.attachment->table.block_bytes());
+    zero_copy = ranges_.contain_all(job.slots, job.attachment->table.block_bytes(),
+                                    PageLockedRanges::Reach::kKernels);
   }
   // One memory: a kernel that reads and writes it is all there is to do.
   if (zero_copy && device_info_.is_memory_unified && job.wanted_method == TransferMethod::kAuto) {
@@ -230,91 +360,6 @@ void TransferEngine::Impl::publish_done(TransferJob& job, Direction& direction) 
   job.is_done_recorded = true;
   // A call of the system, so not for nothing.
   if (num_order_waits_ > 0) jobs_changed_.notify_all();
-}
-
-// Whether nothing of the job is on the device any more.
-bool TransferEngine::Impl::has_left_pipe(const TransferJob& job) {
-  if (job.num_chunks_in_flight > 0) return false;
-  const bool has_stopped = !job.status.is_ok() || job.is_cancelled.load(std::memory_order_relaxed);
-  if (!job.is_submitted()) return has_stopped;
-  if (!job.is_done_recorded) return true;
-  const Result<bool> is_done = device_.query_event(job.done);
-  return !is_done.is_ok() || is_done.value();
-}
-
-void TransferEngine::Impl::end_jobs(Direction& direction) {
-  std::erase_if(direction.active, [&](const JobPointer& job) {
-    if (!has_left_pipe(*job)) return false;
-    if (direction.current == job) direction.current = nullptr;
-    end_job(job);
-    return true;
-  });
-}
-
-void TransferEngine::Impl::end_job(const JobPointer& job) {
-  TransferResult result;
-  fill_result(*job, result);
-  const auto direction = static_cast<std::size_t>(job->direction);
-  const auto method = static_cast<std::size_t>(job->method);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (result.status.is_ok() || result.status.code() == StatusCode::kCorrupt) {
-    const FragmentTable& table = job->attachment->table;
-    ++stats_.jobs[direction][method];
-    stats_.moved_bytes[direction][method] += result.moved_bytes;
-    model_.correct(job->direction, job->method, table.block_bytes() / table.fragments().size(),
-                   job->num_bytes(), result.device_ns);
-  }
-  if (result.status.code() == StatusCode::kCorrupt) {
-    stats_.corrupt_blocks += result.undefined_block_ids.size();
-  } else if (result.status.code() == StatusCode::kCancelled) {
-    ++stats_.cancelled_jobs;
-  } else if (!result.status.is_ok()) {
-    ++stats_.failed_jobs;
-  }
-  release_events(*job);
-  job->result = std::move(result);
-  job->sums.reset();
-  job->is_ended = true;
-  --num_running_;
-  jobs_changed_.notify_all();
-}
-
-void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result) {
-  result.job_id = job.job_id;
-  result.direction = job.direction;
-  result.method = job.method;
-  result.status = job.status;
-  if (result.status.is_ok() && !job.is_submitted()) {
-    result.status = Status(StatusCode::kCancelled, "job was cancelled");
-  }
-  if (!result.status.is_ok()) {
-    // Which of them were reached is not worth knowing: none can be relied on.
-    if (job.direction == TransferDirection::kLoad) result.undefined_block_ids = job.block_ids;
-    return;
-  }
-  result.moved_bytes = job.num_bytes();
-  if (job.is_done_recorded && job.has_begun) {
-    const Result<TimeNs> elapsed_ns = device_.elapsed_ns(job.begin, job.done);
-    if (elapsed_ns.is_ok()) result.device_ns = elapsed_ns.value();
-  }
-  if (!job.is_hashed()) return;
-  result.checksums = job.sums->take_checksums();
-  for (const std::size_t block : job.sums->wrong_blocks()) {
-    result.undefined_block_ids.push_back(job.block_ids[block]);
-  }
-  if (result.undefined_block_ids.empty()) return;
-  result.status =
-      Status(StatusCode::kCorrupt,
-             "loaded blocks are not what was saved: num_blocks=" +
-                 std::to_string(result.undefined_block_ids.size()) +
-                 " first_block_id=" + std::to_string(result.undefined_block_ids.front()));
-}
-
-void TransferEngine::Impl::release_events(TransferJob& job) {
-  for (Event* event : {&job.ready, &job.begin, &job.done}) {
-    device_.destroy_event(*event);
-    *event = {};
-  }
 }
 
 }  // namespace kvtier::transfer

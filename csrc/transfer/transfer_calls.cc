@@ -16,6 +16,8 @@ namespace {
 
 // The thread looks at chunks in flight about so often; the system's default would make it late.
 constexpr unsigned long kTimerSlackNs = 2000;
+// How long the thread is waited for that has nothing left to do: a call of the driver may hold it.
+constexpr TimeNs kStopGraceNs = kNsPerS;
 
 Status refused(const std::string& reason) {
   return Status(StatusCode::kInvalidArgument, "cannot transfer blocks: " + reason);
@@ -31,10 +33,10 @@ TransferEngine::Impl::Impl(Device& device, Clock& clock, const TransferOptions& 
       ranges_(device),
       note_(device_info_.note) {}
 
+// After stop(): there is no thread.
 TransferEngine::Impl::~Impl() {
-  const bool is_idle = close(clock_.now_ns());
   for (auto& [job_id, job] : jobs_) release_events(*job);
-  if (is_idle) {
+  if (num_running_ == 0) {
     for (auto& [attachment_id, attachment] : attachments_) {
       device_.destroy_fragment_table(attachment->table_id);
     }
@@ -55,9 +57,11 @@ Status TransferEngine::Impl::start() {
   }
   if (!options_.has_thread) return Status::ok();
   const BlockedSignals blocked;
+  has_left_ = false;
   try {
     thread_ = std::thread([this] { run_thread(); });
   } catch (const std::system_error& error) {
+    has_left_ = true;
     return Status::from_errno(error.code().value(), "cannot start thread");
   }
   pthread_setname_np(thread_.native_handle(), "kvtier-transfer");
@@ -76,8 +80,12 @@ void TransferEngine::Impl::run_thread() {
       thread_woken_.wait_for(lock, piece_until(now_ns, next_ns));
     }
     is_asleep_ = false;
-    if (is_stopped_) return;
     is_woken_ = false;
+    if (!is_stopped_) continue;
+    // With the mutex held: whoever sees it may destroy the mutex once it has joined.
+    has_left_ = true;
+    jobs_changed_.notify_all();
+    return;
   }
 }
 
@@ -86,68 +94,57 @@ void TransferEngine::Impl::wake_locked() {
   thread_woken_.notify_one();
 }
 
+// What is still in flight goes on being looked after, by the thread or by whoever drives.
 bool TransferEngine::Impl::close(TimeNs deadline_ns) {
+  if (!is_this_process()) return true;
   std::unique_lock<std::mutex> lock(mutex_);
   is_closed_ = true;
   for (const auto& [job_id, job] : jobs_) job->is_cancelled.store(true, std::memory_order_relaxed);
   wake_locked();
-  const bool is_idle = wait_for(lock, deadline_ns, [this] { return num_running_ == 0; });
+  if (!wait_for(lock, deadline_ns, [this] { return num_running_ == 0; })) return false;
+  return join_thread(lock, std::max(deadline_ns, clock_.now_ns() + kStopGraceNs));
+}
+
+bool TransferEngine::Impl::stop() {
+  if (close(clock_.now_ns())) return true;
+  std::unique_lock<std::mutex> lock(mutex_);
+  return join_thread(lock, clock_.now_ns() + kStopGraceNs);
+}
+
+bool TransferEngine::Impl::join_thread(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns) {
   is_stopped_ = true;
   thread_woken_.notify_one();
+  jobs_changed_.notify_all();
+  while (!has_left_) {
+    const TimeNs now_ns = clock_.now_ns();
+    if (now_ns >= deadline_ns) return false;
+    jobs_changed_.wait_for(lock, piece_until(now_ns, deadline_ns));
+  }
   std::thread thread = std::move(thread_);  // Of several closers one joins.
   lock.unlock();
   if (thread.joinable()) thread.join();
-  return is_idle;
+  return true;
 }
 
-// ---- Attachments ----
-
-Result<AttachmentId> TransferEngine::Impl::attach(std::span<const layout::TensorPlace> tensors,
-                                                  std::span<const layout::FragmentPlace> fragments,
-                                                  std::span<const std::uint64_t> part_bytes) {
-  Result<FragmentTable> table = layout::make_fragment_table(tensors, fragments, part_bytes);
-  if (!table.is_ok()) return table.status();
-  auto attachment = std::make_shared<Attachment>(Attachment{std::move(table).value(), 0, {}});
-  for (std::size_t index = 0; index < tensors.size(); ++index) {
-    Result<std::uint64_t> identity = device_.identify_memory(tensors[index].base);
-    if (!identity.is_ok()) {
-      return Status(identity.status().code(),
-                    identity.status().message() + " tensor_index=" + std::to_string(index));
-    }
-    attachment->memory.emplace_back(tensors[index].base, identity.value());
-  }
-  if (device_info_.has_kernels) {
-    Result<std::uint32_t> table_id = device_.create_fragment_table(attachment->table);
-    if (!table_id.is_ok()) return table_id.status();
-    attachment->table_id = table_id.value();
-  }
+bool TransferEngine::Impl::has_stopped() const {
+  if (!is_this_process()) return true;
   std::lock_guard<std::mutex> lock(mutex_);
-  attachments_[++last_attachment_id_] = std::move(attachment);
-  return last_attachment_id_;
+  return is_closed_ && has_left_ && num_running_ == 0;
 }
-
-Status TransferEngine::Impl::detach(AttachmentId attachment_id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = attachments_.find(attachment_id);
-  if (found == attachments_.end()) {
-    return refused("unknown attachment: attachment_id=" + std::to_string(attachment_id));
-  }
-  for (const auto& [job_id, job] : jobs_) {
-    if (!job->is_ended && job->attachment == found->second) {
-      return Status(StatusCode::kBusy, "cannot detach while a job is under way: attachment_id=" +
-                                           std::to_string(attachment_id) +
-                                           " job_id=" + std::to_string(job_id));
-    }
-  }
-  if (device_info_.has_kernels) device_.destroy_fragment_table(found->second->table_id);
-  attachments_.erase(found);
-  return Status::ok();
-}
-
-// ---- Jobs ----
 
 Status TransferEngine::Impl::check_request(const TransferRequest& request,
                                            const Attachment& attachment) const {
+  if (request.ready != nullptr && !request.ready->is_of(device_)) {
+    return refused("the ready point is of another device");
+  }
+  if (static_cast<std::size_t>(request.direction) >= kNumDirections) {
+    return refused("no such direction: direction=" +
+                   std::to_string(static_cast<unsigned>(request.direction)));
+  }
+  if (request.method > TransferMethod::kAuto) {
+    return refused("no such method: method=" +
+                   std::to_string(static_cast<unsigned>(request.method)));
+  }
   const std::size_t num_blocks = request.block_ids.size();
   const std::size_t num_sums = num_blocks * attachment.table.parts().size();
   if (num_blocks == 0) return refused("no blocks");
@@ -200,33 +197,60 @@ Result<TransferEngine::Impl::JobPointer> TransferEngine::Impl::make_job(
   job->seeds.assign(request.seeds.begin(), request.seeds.end());
   job->expected.assign(request.checksums.begin(), request.checksums.end());
   job->wanted_method = request.method;
+  job->ready = request.ready;
+  job->on_result = request.on_result;
   return job;
 }
 
+Result<std::shared_ptr<const ReadyPoint>> TransferEngine::Impl::record_ready(StreamId stream) {
+  Status usable = device_.failure();
+  if (!usable.is_ok()) return usable;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_)
+      return Status(StatusCode::kClosed, "cannot record ready point: engine is closed");
+  }
+  // In this very thread: the stream may be its own default one, and the order is that of the call.
+  Result<Event> event = device_.create_event();
+  if (!event.is_ok()) return event.status();
+  auto ready = std::make_shared<const ReadyPoint>(device_, event.value());
+  Status recorded = device_.record_event(ready->event(), stream);
+  if (!recorded.is_ok()) return recorded;
+  return ready;
+}
+
 Result<TransferJobId> TransferEngine::Impl::submit(const TransferRequest& request) {
+  Status usable = device_.failure();
+  if (!usable.is_ok()) return usable;
   Result<JobPointer> made = make_job(request);
   if (!made.is_ok()) return made.status();
   const JobPointer job = std::move(made).value();
-  // In this very thread: the stream may be its own default one, and the order is that of the call.
-  Result<Event> ready = device_.create_event();
-  if (!ready.is_ok()) return ready.status();
-  job->ready = ready.value();
-  Status recorded = device_.record_event(job->ready, request.stream);
-  if (!recorded.is_ok()) {
-    device_.destroy_event(job->ready);
-    return recorded;
+  if (job->ready == nullptr) {
+    Result<std::shared_ptr<const ReadyPoint>> ready = record_ready(request.stream);
+    if (!ready.is_ok()) return ready.status();
+    job->ready = std::move(ready).value();
   }
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_closed_ || jobs_.size() >= options_.num_jobs_max) {
-    device_.destroy_event(job->ready);
     if (is_closed_) return Status(StatusCode::kClosed, "cannot transfer blocks: engine is closed");
     return Status(StatusCode::kExhausted,
                   "cannot transfer blocks: num_jobs_max=" + std::to_string(options_.num_jobs_max));
   }
+  if (has_failed_) return failure_;
+  // Its tensors may have been detached since they were looked up.
+  const auto attached = attachments_.find(request.attachment_id);
+  if (attached == attachments_.end() || attached->second != job->attachment) {
+    return refused("unknown attachment: attachment_id=" + std::to_string(request.attachment_id));
+  }
   const TransferJobId job_id = ++last_job_id_;
   job->job_id = job_id;
-  jobs_[job_id] = job;
-  inbox_.push_back(job);
+  const auto place = jobs_.emplace(job_id, job).first;
+  try {
+    inbox_.push_back(job);
+  } catch (...) {
+    jobs_.erase(place);
+    throw;
+  }
   ++num_running_;
   // A thread that is awake looks once more before it sleeps. One that is woken must not find the
   // mutex taken: both threads would pay for that.
@@ -238,6 +262,7 @@ Result<TransferJobId> TransferEngine::Impl::submit(const TransferRequest& reques
 }
 
 void TransferEngine::Impl::cancel(TransferJobId job_id) {
+  if (!is_this_process()) return;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end()) return;
@@ -256,13 +281,15 @@ bool TransferEngine::Impl::wait_for(std::unique_lock<std::mutex>& lock, TimeNs d
   }
   while (!is_done()) {
     const TimeNs now_ns = clock_.now_ns();
-    if (now_ns >= deadline_ns) return false;
+    // Without a thread that works, nothing gets any further.
+    if (now_ns >= deadline_ns || is_stopped_) return false;
     jobs_changed_.wait_for(lock, piece_until(now_ns, deadline_ns));
   }
   return true;
 }
 
 bool TransferEngine::Impl::wait(TransferJobId job_id, TimeNs deadline_ns) {
+  if (!is_this_process()) return true;
   std::unique_lock<std::mutex> lock(mutex_);
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end()) return true;
@@ -272,6 +299,8 @@ bool TransferEngine::Impl::wait(TransferJobId job_id, TimeNs deadline_ns) {
 
 Status TransferEngine::Impl::order_stream_after(TransferJobId job_id, StreamId stream,
                                                 TimeNs deadline_ns) {
+  Status usable = device_.failure();
+  if (!usable.is_ok()) return usable;
   std::unique_lock<std::mutex> lock(mutex_);
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end()) {
@@ -299,6 +328,7 @@ TransferResult TransferEngine::Impl::take_result_locked(
 }
 
 void TransferEngine::Impl::poll(std::vector<TransferResult>& results) {
+  if (!is_this_process()) return;
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto place = jobs_.begin(); place != jobs_.end();) {
     const auto found = place++;
@@ -307,6 +337,9 @@ void TransferEngine::Impl::poll(std::vector<TransferResult>& results) {
 }
 
 Result<TransferResult> TransferEngine::Impl::take(TransferJobId job_id) {
+  if (!is_this_process()) {
+    return Status(StatusCode::kClosed, "cannot take results of another process");
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = jobs_.find(job_id);
   if (found == jobs_.end()) {
@@ -319,6 +352,7 @@ Result<TransferResult> TransferEngine::Impl::take(TransferJobId job_id) {
 }
 
 TransferStats TransferEngine::Impl::stats() const {
+  if (!is_this_process()) return {};
   std::lock_guard<std::mutex> lock(mutex_);
   TransferStats stats = stats_;
   stats.page_locked_bytes = ranges_.num_bytes();
@@ -326,11 +360,13 @@ TransferStats TransferEngine::Impl::stats() const {
 }
 
 MethodModel TransferEngine::Impl::model() const {
+  if (!is_this_process()) return {};
   std::lock_guard<std::mutex> lock(mutex_);
   return model_;
 }
 
 void TransferEngine::Impl::set_model(const MethodModel& model) {
+  if (!is_this_process()) return;
   std::lock_guard<std::mutex> lock(mutex_);
   model_ = model;
 }
@@ -342,6 +378,7 @@ void TransferEngine::Impl::add_note(const std::string& text) {
 }
 
 std::string TransferEngine::Impl::note() const {
+  if (!is_this_process()) return {};
   std::lock_guard<std::mutex> lock(mutex_);
   return note_;
 }

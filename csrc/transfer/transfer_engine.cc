@@ -51,7 +51,11 @@ const char* method_name(TransferMethod method) {
 }
 
 TransferEngine::TransferEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-TransferEngine::~TransferEngine() = default;
+// In a forked child the thread is not there, and mutexes may be held by one that is not; a thread
+// that a call of the driver holds comes back to what it left. Both keep the insides.
+TransferEngine::~TransferEngine() {
+  if (!impl_->is_this_process() || !impl_->stop()) (void)impl_.release();
+}
 
 Result<std::unique_ptr<TransferEngine>> TransferEngine::create(Device& device, Clock& clock,
                                                                const TransferOptions& options) {
@@ -74,15 +78,18 @@ Result<std::unique_ptr<TransferEngine>> TransferEngine::create(Device& device, C
 }
 
 Status TransferEngine::add_host_memory(std::span<std::byte> memory) {
+  if (!impl_->is_this_process()) {
+    return Status(StatusCode::kClosed, "cannot page-lock memory for the device of another process");
+  }
   return impl_->ranges().lock(memory);
 }
 
 void TransferEngine::add_page_locked_memory(std::span<std::byte> memory) {
-  impl_->ranges().add(memory);
+  if (impl_->is_this_process()) impl_->ranges().add(memory);
 }
 
 void TransferEngine::remove_host_memory(std::span<std::byte> memory) {
-  impl_->ranges().remove(memory);
+  if (impl_->is_this_process()) impl_->ranges().remove(memory);
 }
 
 Result<AttachmentId> TransferEngine::attach(std::span<const layout::TensorPlace> tensors,
@@ -92,6 +99,10 @@ Result<AttachmentId> TransferEngine::attach(std::span<const layout::TensorPlace>
 }
 
 Status TransferEngine::detach(AttachmentId attachment_id) { return impl_->detach(attachment_id); }
+
+Result<std::shared_ptr<const ReadyPoint>> TransferEngine::record_ready(StreamId stream) {
+  return impl_->record_ready(stream);
+}
 
 Result<TransferJobId> TransferEngine::submit(const TransferRequest& request) {
   return impl_->submit(request);
@@ -113,6 +124,8 @@ void TransferEngine::poll(std::vector<TransferResult>& results) { impl_->poll(re
 Result<TransferResult> TransferEngine::take(TransferJobId job_id) { return impl_->take(job_id); }
 
 bool TransferEngine::close(TimeNs deadline_ns) { return impl_->close(deadline_ns); }
+
+bool TransferEngine::has_stopped() const { return impl_->has_stopped(); }
 
 TimeNs TransferEngine::advance() { return impl_->advance(); }
 

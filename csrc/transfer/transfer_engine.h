@@ -17,6 +17,8 @@
 
 namespace kvtier::transfer {
 
+/// In a forked child an engine is of no use: calls answer kClosed, nothing or an end, take no
+/// mutex, and destroying it gives nothing back.
 class TransferEngine {
  public:
   /// `device` and `clock` outlive the engine; the clock is the system's when it has a thread.
@@ -24,7 +26,9 @@ class TransferEngine {
   /// out of range.
   static Result<std::unique_ptr<TransferEngine>> create(Device& device, Clock& clock,
                                                         const TransferOptions& options);
-  /// As close() with the present as deadline.
+  /// As close() with the present as deadline, waiting about a second more for the thread. One that
+  /// a call of the driver holds even then keeps the engine's insides, and needs the device: see
+  /// has_stopped().
   ~TransferEngine();
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
@@ -45,20 +49,28 @@ class TransferEngine {
   /// kBusy while jobs use it.
   Status detach(AttachmentId attachment_id);
 
-  /// Starts a save or a load after what is on `request.stream` by now.
-  /// Ownership: device blocks and slots belong to the job until its end was seen by poll(), wait()
-  /// or order_stream_after(). The request's own arrays are copied.
+  /// The point in the caller's stream that is after all its work so far, for jobs that are
+  /// submitted later. In the calling thread, whose default stream may be meant. The point may
+  /// outlive the engine, not the device. kInvalidArgument: not a stream of this device, or one that
+  /// is being captured; kExhausted, kClosed, or the device's failure.
+  Result<std::shared_ptr<const ReadyPoint>> record_ready(StreamId stream);
+  /// Starts a save or a load after `request.ready`, or after what is on `request.stream` by now.
+  /// Ownership: device blocks and slots belong to the job until its end was seen by poll(), wait(),
+  /// order_stream_after() or `request.on_result`. The request's own arrays are copied.
   /// Does not block. Returns kInvalidArgument (block id out of range, lengths that differ, a stream
-  /// of another device), kExhausted (num_jobs_max), kClosed, or the device's failure.
+  /// or ready point of another device), kExhausted (num_jobs_max), kClosed, or the device's
+  /// failure.
   Result<TransferJobId> submit(const TransferRequest& request);
   /// Asks a job to end early; its result still comes, and only then are its buffers free. What was
   /// done by then stays done. Unknown jobs are ignored.
   void cancel(TransferJobId job_id);
-  /// Whether the job has ended, by `deadline_ns`. The result stays for poll() or take().
+  /// Whether the job has ended, by `deadline_ns`. The result stays for poll() or take(), or is on
+  /// its way to on_result.
   bool wait(TransferJobId job_id, TimeNs deadline_ns);
   /// Orders work that is put on `stream` from now on after the job's last byte. Blocks until the
   /// engine's thread has told the device of it: kTimeout at `deadline_ns`. Whether the bytes of a
-  /// load are right is known only by its result. kNotFound: no such job.
+  /// load are right is known only by its result. kNotFound: no such job, or one that ended and gave
+  /// its result to on_result.
   Status order_stream_after(TransferJobId job_id, StreamId stream, TimeNs deadline_ns);
   /// Appends the results of jobs that ended; each is given once. Does not block.
   void poll(std::vector<TransferResult>& results);
@@ -66,8 +78,12 @@ class TransferEngine {
   Result<TransferResult> take(TransferJobId job_id);
 
   /// Cancels all jobs and waits for those in flight. False: some had not ended by `deadline_ns`,
-  /// and their buffers belong to the device until it is destroyed. Idempotent.
+  /// and their buffers belong to the device until they do, or until it is destroyed. They are still
+  /// looked after, by the thread or by whoever drives advance(), and close() can be asked again.
   bool close(TimeNs deadline_ns);
+  /// Whether the engine was closed, nothing of it is in flight and its thread has left. A caller
+  /// that destroys an engine that has not stopped must never destroy its device.
+  bool has_stopped() const;
 
   /// Does what can be done without blocking; returns when it wants to run again (kNeverNs: after a
   /// submit). For an engine without a thread.
@@ -84,7 +100,7 @@ class TransferEngine {
  private:
   class Impl;
   explicit TransferEngine(std::unique_ptr<Impl> impl);
-  const std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace kvtier::transfer

@@ -32,6 +32,7 @@ class TransferEngine::Impl {
                               std::span<const layout::FragmentPlace> fragments,
                               std::span<const std::uint64_t> part_bytes);
   Status detach(AttachmentId attachment_id);
+  Result<std::shared_ptr<const ReadyPoint>> record_ready(StreamId stream);
   Result<TransferJobId> submit(const TransferRequest& request);
   void cancel(TransferJobId job_id);
   bool wait(TransferJobId job_id, TimeNs deadline_ns);
@@ -40,6 +41,11 @@ class TransferEngine::Impl {
   Result<TransferResult> take(TransferJobId job_id);
   bool close(TimeNs deadline_ns);
   TimeNs advance();
+  // As close() with the present as deadline, and ends the thread. False: a call of the driver holds
+  // it, so that it may come back to this object and the device at any time.
+  bool stop();
+  bool is_this_process() const { return device_.is_this_process(); }
+  bool has_stopped() const;
 
   PageLockedRanges& ranges() { return ranges_; }
   TransferStats stats() const;
@@ -71,19 +77,34 @@ class TransferEngine::Impl {
   bool wait_for(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns, const Predicate& is_done);
   TransferResult take_result_locked(std::map<TransferJobId, JobPointer>::iterator found);
 
+  // Whether the thread has left, by then.
+  bool join_thread(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns);
+
   // Of the engine's thread.
+  TimeNs work();
+  TimeNs settle();
+  void fail(const char* reason) noexcept;
+  Status failure() const;
+  bool has_inbox() const;
   void take_inbox();
   void drop_cancelled(Direction& direction);
+  void end_queued(Direction& direction, const Status& status);
   // A few of them; whether there were any.
   bool submit_chunks(Direction& direction);
-  JobPointer choose_next(Direction& direction);
+  bool take_next(Direction& direction);
+  bool can_wait(TransferJob& job);
+  void prepare_job(TransferJob& job);
+  bool take_ring(const TransferJob& job);
   Status begin_job(TransferJob& job);
+  Status choose_method(TransferJob& job);
   Status check_memory(const Attachment& attachment);
   MethodSet allowed_methods(const TransferJob& job) const;
   void publish_done(TransferJob& job, Direction& direction);
   void end_jobs(Direction& direction);
   bool has_left_pipe(const TransferJob& job);
   void end_job(const JobPointer& job);
+  // Hands out what on_result calls are due.
+  void deliver_results();
   void fill_result(TransferJob& job, TransferResult& result);
   void release_events(TransferJob& job);
 
@@ -98,6 +119,8 @@ class TransferEngine::Impl {
   // Of the engine's thread.
   std::array<Direction, kNumDirections> directions_;
   std::vector<bool> is_block_seen_;  // By block id, all false between uses; kept for its memory.
+  std::deque<JobPointer> ended_;     // With an on_result that was not called yet.
+  bool is_failing_ = false;          // As has_failed_, seen without the mutex.
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
@@ -105,7 +128,7 @@ class TransferEngine::Impl {
   std::condition_variable jobs_changed_;
   std::map<AttachmentId, std::shared_ptr<const Attachment>> attachments_;
   std::map<TransferJobId, JobPointer> jobs_;  // Not polled yet.
-  std::vector<JobPointer> inbox_;
+  std::deque<JobPointer> inbox_;
   MethodModel model_;
   TransferStats stats_;
   std::string note_;
@@ -116,7 +139,10 @@ class TransferEngine::Impl {
   bool is_woken_ = false;
   bool is_asleep_ = false;  // The thread, or about to be, with the mutex held until it is.
   bool is_closed_ = false;
-  bool is_stopped_ = false;
+  bool is_stopped_ = false;  // The thread is to leave.
+  bool has_left_ = true;     // There is no thread.
+  bool has_failed_ = false;  // An exception went through the thread's work; it only settles.
+  Status failure_{StatusCode::kInternal, "transfer engine failed"};
 };
 
 }  // namespace kvtier::transfer

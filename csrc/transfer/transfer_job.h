@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,6 +21,7 @@ struct Attachment {
   std::uint32_t table_id = 0;
   /// One address of each tensor and the allocation it lay in; see Device::identify_memory().
   std::vector<std::pair<const std::byte*, std::uint64_t>> memory;
+  std::vector<const std::byte*> borders;  // Where tensors begin and end, in ascending order.
 };
 
 struct TransferJob {
@@ -32,11 +34,16 @@ struct TransferJob {
   std::vector<ChecksumSeed> seeds;
   std::vector<std::uint64_t> expected;
   TransferMethod wanted_method = TransferMethod::kAuto;
-  Event ready;
+  std::shared_ptr<const ReadyPoint> ready;
+  std::function<void(TransferResult)> on_result;  // Null: the result waits for poll() or take().
 
   // Of the engine's thread.
   TransferMethod method = TransferMethod::kAuto;
-  Event begin;  // Recorded when the device reaches the job.
+  bool is_prepared = false;     // The method was chosen, or `status` says why there is none.
+  bool is_page_locked = false;  // All its slots are.
+  bool is_bounced = false;      // Its host side is the ring instead of its slots.
+  std::vector<const std::byte*> borders;  // No copy may go past one; in ascending order.
+  Event begin;                            // Recorded when the device reaches the job.
   bool has_begun = false;
   std::uint64_t next_leaf = 0;
   std::uint64_t num_chunks = 0;

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "layout/copy_plan.h"
 
 namespace kvtier::transfer {
 
@@ -77,29 +76,42 @@ TransferPipe::~TransferPipe() {
 
 void TransferPipe::submit_chunk(const std::shared_ptr<TransferJob>& job) {
   KVTIER_CHECK(has_room());
-  Chunk chunk{job, cut_next(*job), take_place(), nullptr, nullptr};
-  if (job->is_hashed()) chunk.digests = digests_ + chunk.place * leaves_per_chunk_;
+  Chunk made{job, cut_next(*job), take_place(), nullptr, nullptr, nullptr, false};
+  if (job->is_hashed()) made.digests = digests_ + made.place * leaves_per_chunk_;
+  if (job->is_bounced) made.bounce = ring_.place(made.place);
   const Steps steps = steps_of(*job);
   job->status = order_lane(*job, steps.first);
   if (!job->status.is_ok()) return;
-  if (job->method == TransferMethod::kStaged) chunk.staging = &take_staging();
-  job->status = submit_steps(*job, chunk, steps);
-  // Whatever of a failed chunk is under way has to be waited for like a whole one.
-  Status recorded = job->status.is_ok() ? Status::ok() : order_steps(steps);
-  const Event done = chunk_done_[chunk.place];
-  if (recorded.is_ok()) recorded = device_.record_lane(lanes_[steps.last].id, done);
-  if (!recorded.is_ok()) {
-    broken_ = recorded;
-    job->status = recorded;
-    return;
-  }
-  if (chunk.staging != nullptr) chunk.staging->emptied = done;
+  // On the list before anything of it is under way, so that its end is waited for whatever happens.
+  chunks_.push_back(made);
+  Chunk& chunk = chunks_.back();
   ++num_chunks_;
   ++num_chunks_since_idle_;
   ++job->num_chunks;
   ++job->num_chunks_in_flight;
+  if (chunk.bounce != nullptr && job->direction == TransferDirection::kLoad) {
+    fill_bounce(*job, chunk);
+  }
+  if (job->method == TransferMethod::kStaged) chunk.staging = &take_staging();
+  job->status = submit_steps(*job, chunk, steps);
+  seal(chunk);
   if (job->status.is_ok()) job->next_leaf = chunk.leaves.end;
-  chunks_.push_back(std::move(chunk));
+}
+
+// Whatever of a failed chunk is under way has to be waited for like a whole one.
+void TransferPipe::seal(Chunk& chunk) {
+  TransferJob& job = *chunk.job;
+  const Steps steps = steps_of(job);
+  const Event done = chunk_done_[chunk.place];
+  Status recorded = job.status.is_ok() ? Status::ok() : order_steps(steps);
+  if (recorded.is_ok()) recorded = device_.record_lane(lanes_[steps.last].id, done);
+  if (!recorded.is_ok()) {
+    broken_ = recorded;
+    if (job.status.is_ok()) job.status = recorded;
+    return;
+  }
+  chunk.is_sealed = true;
+  if (chunk.staging != nullptr) chunk.staging->emptied = done;
 }
 
 // A job's chunks all take the same way, so its last chunk's last step is the last of all.
@@ -121,7 +133,8 @@ LeafRange TransferPipe::cut_next(const TransferJob& job) const {
                                                      : ChunkSteps::kKernelLast;
   const std::uint64_t num_since_idle = chunks_.empty() ? 0 : num_chunks_since_idle_;
   const std::uint64_t bytes_max =
-      choose_chunk_bytes(steps, num_since_idle, rest_bytes, options_.chunk_bytes);
+      choose_chunk_bytes(steps, num_since_idle, rest_bytes,
+                         job.is_bounced ? ring_.place_bytes() : options_.chunk_bytes);
   return cut_chunk(table, {job.next_leaf, job.num_leaves()},
                    std::max<std::uint64_t>(bytes_max, kLeafBytes), leaves_per_chunk_);
 }
@@ -144,7 +157,7 @@ TransferPipe::Staging& TransferPipe::take_staging() {
 Status TransferPipe::order_lane(TransferJob& job, std::size_t lane_index) {
   if (job.has_begun) return Status::ok();
   const LaneId lane = lanes_[lane_index].id;
-  Status ordered = device_.order_lane_after(lane, job.ready);
+  Status ordered = device_.order_lane_after(lane, job.ready->event());
   if (!ordered.is_ok()) return ordered;
   job.has_begun = true;
   return device_.record_lane(lane, job.begin);
@@ -173,107 +186,6 @@ Status TransferPipe::order_steps(const Steps& steps) {
   return recorded.is_ok() ? device_.order_lane_after(lanes_[steps.last].id, step_done_) : recorded;
 }
 
-Status TransferPipe::submit_copies(const TransferJob& job, const Chunk& chunk,
-                                   bool is_after_kernel) {
-  pieces_.clear();
-  if (chunk.staging != nullptr) {
-    plan_staging_copies(job, chunk.leaves, chunk.staging->memory);
-  } else {
-    plan_fragment_copies(job, chunk.leaves);
-  }
-  if (is_after_kernel && chunk.digests != nullptr) {
-    const auto* source =
-        reinterpret_cast<const std::byte*>(device_digests_ + chunk.place * leaves_per_chunk_);
-    const std::uint64_t num_leaves = chunk.leaves.end - chunk.leaves.begin;
-    pieces_.push_back(
-        {source, reinterpret_cast<std::byte*>(chunk.digests), num_leaves * sizeof(std::uint64_t)});
-  }
-  return device_.submit_copies(lanes_[kCopies].id, pieces_);
-}
-
-// Digests that a copy follows travel with it: kernels that write to the host slow the copies down.
-// Those of loads are written to the host all the same, since a copy to the host would have to wait
-// for a save's.
-Status TransferPipe::submit_kernel(const TransferJob& job, const Chunk& chunk,
-                                   bool is_copied_after) {
-  const bool is_save = job.direction == TransferDirection::kSave;
-  std::byte* staging = chunk.staging == nullptr ? nullptr : chunk.staging->memory;
-  const LeafRange& leaves = chunk.leaves;
-  const FragmentTable& table = job.attachment->table;
-  const std::uint64_t per_block = table.leaves_per_block();
-  const std::uint64_t first_block = leaves.begin / per_block;
-  const std::uint64_t last_block = (leaves.end - 1) / per_block;
-  const std::uint64_t begin_bytes = leaf_place_bytes(table, leaves.begin);
-  places_.clear();
-  for (std::uint64_t block = first_block; block <= last_block; ++block) {
-    // Staging holds the chunk alone: the first block's host order may begin before it.
-    std::byte* linear = staging == nullptr ? job.slots[block]
-                                           : staging + (block * table.block_bytes() - begin_bytes);
-    places_.push_back({job.block_ids[block], linear});
-  }
-  BlockCopy op;
-  op.kind = job.method == TransferMethod::kCopyEngine ? BlockCopyKind::kHash
-            : is_save                                 ? BlockCopyKind::kGather
-                                                      : BlockCopyKind::kScatter;
-  op.table_id = job.attachment->table_id;
-  op.places = places_;
-  op.first_leaf = static_cast<std::uint32_t>(leaves.begin - first_block * per_block);
-  op.num_leaves = static_cast<std::uint32_t>(leaves.end - leaves.begin);
-  op.digests = chunk.digests;
-  if (is_copied_after && chunk.digests != nullptr) {
-    op.digests = device_digests_ + chunk.place * leaves_per_chunk_;
-  }
-  op.num_ctas = options_.max_ctas;
-  return device_.submit_block_copy(lanes_[kKernels].id, op);
-}
-
-namespace {
-
-// Calls with each block of the chunk and the part of its host order that is in it.
-template <typename Call>
-void for_each_stretch(const TransferJob& job, const LeafRange& leaves, const Call& call) {
-  const FragmentTable& table = job.attachment->table;
-  const std::uint64_t begin_bytes = leaf_place_bytes(table, leaves.begin);
-  const std::uint64_t end_bytes = leaf_place_bytes(table, leaves.end);
-  std::uint64_t block = leaves.begin / table.leaves_per_block();
-  for (std::uint64_t place_bytes = begin_bytes; place_bytes < end_bytes; ++block) {
-    const std::uint64_t block_begin_bytes = block * table.block_bytes();
-    const std::uint64_t stop_bytes = std::min(block_begin_bytes + table.block_bytes(), end_bytes);
-    call(block, place_bytes - block_begin_bytes, stop_bytes - block_begin_bytes);
-    place_bytes = stop_bytes;
-  }
-}
-
-}  // namespace
-
-void TransferPipe::plan_fragment_copies(const TransferJob& job, const LeafRange& leaves) {
-  const auto direction = job.direction == TransferDirection::kSave
-                             ? layout::PlanDirection::kToLinear
-                             : layout::PlanDirection::kFromLinear;
-  for_each_stretch(job, leaves,
-                   [&](std::uint64_t block, std::uint64_t begin_bytes, std::uint64_t end_bytes) {
-                     layout::append_fragment_pieces(job.attachment->table,
-                                                    {job.block_ids[block], begin_bytes, end_bytes},
-                                                    job.slots[block], direction, pieces_);
-                   });
-}
-
-void TransferPipe::plan_staging_copies(const TransferJob& job, const LeafRange& leaves,
-                                       std::byte* staging) {
-  std::byte* place = staging;
-  for_each_stretch(job, leaves,
-                   [&](std::uint64_t block, std::uint64_t begin_bytes, std::uint64_t end_bytes) {
-                     std::byte* slot = job.slots[block] + begin_bytes;
-                     const std::uint64_t length_bytes = end_bytes - begin_bytes;
-                     if (job.direction == TransferDirection::kSave) {
-                       layout::append_piece({place, slot, length_bytes}, pieces_);
-                     } else {
-                       layout::append_piece({slot, place, length_bytes}, pieces_);
-                     }
-                     place += length_bytes;
-                   });
-}
-
 Status TransferPipe::record_done(TransferJob& job, Event done) {
   return device_.record_lane(lanes_[steps_of(job).last].id, done);
 }
@@ -285,11 +197,25 @@ std::size_t TransferPipe::collect() {
     Chunk& chunk = chunks_.front();
     TransferJob& job = *chunk.job;
     if (!has_failed) {
+      if (!chunk.is_sealed) {
+        seal(chunk);
+        if (!chunk.is_sealed) return num_ended;
+        // It was the last, or there would have been none after it.
+        broken_ = Status::ok();
+      }
       const Result<bool> is_done = device_.query_event(chunk_done_[chunk.place]);
-      if (is_done.is_ok() && !is_done.value()) return num_ended;
-      if (!is_done.is_ok() && job.status.is_ok()) job.status = is_done.status();
+      if (!is_done.is_ok()) {
+        // Not an answer: the chunk may still be under way. A lost device shows with the next call.
+        if (job.status.is_ok()) job.status = is_done.status();
+        return num_ended;
+      }
+      if (!is_done.value()) return num_ended;
     } else if (job.status.is_ok()) {
       job.status = device_.failure();
+    }
+    if (chunk.bounce != nullptr && job.direction == TransferDirection::kSave &&
+        job.status.is_ok()) {
+      empty_bounce(job, chunk);
     }
     if (chunk.digests != nullptr && job.status.is_ok()) {
       if (!has_kernels_) hash_slots(job, chunk);
@@ -300,18 +226,6 @@ std::size_t TransferPipe::collect() {
     ++num_ended;
   }
   return num_ended;
-}
-
-// Without kernels the host hashes its own side: better than nothing, blind to the last hop.
-void TransferPipe::hash_slots(const TransferJob& job, const Chunk& chunk) const {
-  const FragmentTable& table = job.attachment->table;
-  for (std::uint64_t leaf = chunk.leaves.begin; leaf < chunk.leaves.end; ++leaf) {
-    const LeafExtent extent =
-        table.leaf(static_cast<std::uint32_t>(leaf % table.leaves_per_block()));
-    const std::byte* slot = job.slots[leaf / table.leaves_per_block()];
-    digest_leaves({slot + extent.offset_bytes, extent.length_bytes},
-                  {chunk.digests + (leaf - chunk.leaves.begin), 1});
-  }
 }
 
 }  // namespace kvtier::transfer

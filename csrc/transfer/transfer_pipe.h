@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "transfer/bounce_ring.h"
 #include "transfer/chunk_cutter.h"
 #include "transfer/transfer_job.h"
 
@@ -33,20 +34,26 @@ class TransferPipe {
   /// row than one by one, and there is more than enough under way before.
   bool is_drained() const { return chunks_.size() <= kChunksInFlightMax / 2; }
 
+  /// Makes the ring ready for jobs that need it.
+  Status take_ring() { return ring_.take(options_.chunk_bytes); }
+
   /// Submits the job's next chunk. Requires: has_room(), a job that has leaves left and a method.
-  /// A failure stands in the job's status; a chunk may be in flight all the same.
+  /// A failure stands in the job's status; a chunk may be in flight all the same, also when this
+  /// throws std::bad_alloc.
   void submit_chunk(const std::shared_ptr<TransferJob>& job);
   /// Records the job's done event behind all its chunks. Requires: one was submitted.
   Status record_done(TransferJob& job, Event done);
   /// Takes in chunks that have ended, in order. After a failure of the device: all of them. Returns
-  /// their number.
+  /// their number. May throw std::bad_alloc, and then goes on where it was with the next call.
   std::size_t collect();
 
-  /// Not ok: something was submitted whose end cannot be seen, so the buffers of its job belong to
-  /// the device until that is destroyed. The pipe is of no more use.
+  /// Not ok: something was submitted whose end cannot be seen yet. Its job does not end before
+  /// that; the pipe takes no chunks. Each collect() tries again.
   const Status& broken() const { return broken_; }
 
   std::uint64_t staging_bytes() const { return staging_bytes_; }
+  std::uint64_t ring_bytes() const { return ring_.num_bytes(); }
+  std::uint64_t bounced_bytes() const { return bounced_bytes_; }
   std::uint64_t num_chunks() const { return num_chunks_; }
   /// Whether the next chunk that ends may be the last.
   bool is_ending() const { return chunks_.size() <= 1; }
@@ -79,8 +86,11 @@ class TransferPipe {
     std::size_t place = 0;             // Of its digests and its event.
     std::uint64_t* digests = nullptr;  // On the host; null: it is not hashed.
     Staging* staging = nullptr;        // Null: it needs none.
+    std::byte* bounce = nullptr;       // Its place in the ring; null: the slots themselves.
+    bool is_sealed = false;            // The event stands behind all of it.
   };
-  TransferPipe(Device& device, const PipeOptions& options) : device_(device), options_(options) {}
+  TransferPipe(Device& device, const PipeOptions& options)
+      : device_(device), options_(options), ring_(device, kChunksInFlightMax) {}
   Status prepare();
   LeafRange cut_next(const TransferJob& job) const;
   Steps steps_of(const TransferJob& job) const;
@@ -91,9 +101,14 @@ class TransferPipe {
   Status submit_copies(const TransferJob& job, const Chunk& chunk, bool is_after_kernel);
   Status submit_kernel(const TransferJob& job, const Chunk& chunk, bool is_copied_after);
   Status order_steps(const Steps& steps);
-  void plan_fragment_copies(const TransferJob& job, const LeafRange& leaves);
-  void plan_staging_copies(const TransferJob& job, const LeafRange& leaves, std::byte* staging);
+  // Records the chunk's event behind all that was submitted of it, or marks the pipe as broken.
+  void seal(Chunk& chunk);
+  void plan_fragment_copies(const TransferJob& job, const Chunk& chunk);
+  void plan_staging_copies(const TransferJob& job, const Chunk& chunk);
   void hash_slots(const TransferJob& job, const Chunk& chunk) const;
+  // Between the chunk's place in the ring and its slots.
+  void fill_bounce(const TransferJob& job, const Chunk& chunk);
+  void empty_bounce(const TransferJob& job, const Chunk& chunk);
 
   // Constant after create().
   Device& device_;
@@ -113,8 +128,11 @@ class TransferPipe {
   std::uint64_t num_chunks_ = 0;
   std::uint64_t num_chunks_since_idle_ = 0;
   std::uint64_t num_staged_ = 0;
+  std::uint64_t bounced_bytes_ = 0;
   Status broken_;
+  BounceRing ring_;
   std::vector<CopyPiece> pieces_;  // Kept for their memory.
+  std::vector<CopyPiece> cut_pieces_;
   std::vector<BlockPlace> places_;
 };
 

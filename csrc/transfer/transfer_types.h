@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "transfer/ready_point.h"
 
 namespace kvtier::transfer {
 
@@ -49,22 +52,6 @@ struct TransferOptions {
   std::uint32_t num_jobs_max = 1024;
 };
 
-struct TransferRequest {
-  TransferDirection direction = TransferDirection::kSave;
-  AttachmentId attachment_id = 0;
-  /// int64[num_blocks], rows of the attached tensors; in a load each at most once.
-  std::span<const std::int64_t> block_ids;
-  /// [num_blocks], where each block's host order begins.
-  std::span<std::byte* const> slots;
-  /// The work on this stream so far comes first.
-  StreamId stream;
-  /// [num_blocks], their part index is not looked at; empty: no checksums.
-  std::span<const ChecksumSeed> seeds;
-  /// Loads with seeds: uint64[num_blocks, num_parts], what the bytes must sum up to.
-  std::span<const std::uint64_t> checksums;
-  TransferMethod method = TransferMethod::kAuto;
-};
-
 struct TransferResult {
   TransferJobId job_id = 0;
   TransferDirection direction = TransferDirection::kSave;
@@ -80,6 +67,30 @@ struct TransferResult {
   TimeNs device_ns = 0;  // From the ready event to the last byte, by the device; 0: not measured.
 };
 
+struct TransferRequest {
+  TransferDirection direction = TransferDirection::kSave;
+  AttachmentId attachment_id = 0;
+  /// int64[num_blocks], rows of the attached tensors; in a load each at most once.
+  std::span<const std::int64_t> block_ids;
+  /// [num_blocks], where each block's host order begins.
+  std::span<std::byte* const> slots;
+  /// The work on this stream so far comes first; not looked at when there is a ready point.
+  StreamId stream;
+  /// What comes first instead, taken earlier; several jobs may share it. See record_ready().
+  std::shared_ptr<const ReadyPoint> ready;
+  /// [num_blocks], their part index is not looked at; empty: no checksums.
+  std::span<const ChecksumSeed> seeds;
+  /// Loads with seeds: uint64[num_blocks, num_parts], what the bytes must sum up to.
+  std::span<const std::uint64_t> checksums;
+  TransferMethod method = TransferMethod::kAuto;
+  /// Receives the result of an accepted job instead of poll() and take(), once, when its buffers
+  /// are free; never when the device still holds them as the engine is destroyed. Called by the
+  /// engine's thread, or by whoever drives advance() or close(), with none of the engine's mutexes
+  /// held: it may call what does not block (submit(), cancel(), record_ready()), must not block
+  /// itself, call advance(), wait() or close(), nor throw. The job is unknown by then.
+  std::function<void(TransferResult)> on_result;
+};
+
 struct TransferStats {
   std::uint64_t jobs[kNumDirections][kNumMethods] = {};
   std::uint64_t moved_bytes[kNumDirections][kNumMethods] = {};
@@ -89,6 +100,8 @@ struct TransferStats {
   std::uint64_t num_chunks = 0;
   TimeNs submit_ns = 0;  // Of the engine's own thread, in calls of the device.
   std::uint64_t staging_bytes = 0;
+  std::uint64_t ring_bytes = 0;     // Page-locked, for slots that are not: taken when needed.
+  std::uint64_t bounced_bytes = 0;  // What went through it.
   std::uint64_t page_locked_bytes = 0;
 };
 

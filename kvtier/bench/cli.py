@@ -9,9 +9,37 @@ def add_bench_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
     """Adds `bench` with its commands; each sets `run`: a function of the arguments to exit code."""
     bench = subparsers.add_parser("bench", help="measure the store on this machine")
     commands = bench.add_subparsers(dest="bench_command", metavar="COMMAND", required=True)
+    _add_copy_parser(commands)
     _add_disk_parser(commands)
     _add_store_parser(commands)
     _add_trace_parser(commands)
+
+
+def _add_copy_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "copy",
+        help="transfers between GPU and host, each beside one large copy",
+        description="Measures saves and loads between a GPU and page-locked host memory by size "
+        "and number of fragments, direction and method, in turns with one large copy, and compares "
+        "every byte. Without a GPU it runs on the host and says why. Exit 1: wrong bytes, or a "
+        "bound is missed.",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="D",
+        help="cuda:0, host (default: a GPU if there is one)",
+    )
+    parser.add_argument("--only", nargs="+", metavar="PART", help="some parts only")
+    parser.add_argument(
+        "--bytes", default="0", metavar="N", help="data of one case (default: what fits)"
+    )
+    parser.add_argument("--quick", action="store_true", help="less data: to try it out")
+    parser.add_argument("--output", metavar="FILE", help="also write the JSON object to FILE")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the sweep into FILE (.png)")
+    parser.add_argument("--commit", metavar="TEXT", help="commit to name, where git cannot")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run_copy)
 
 
 def _add_disk_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -80,6 +108,21 @@ def _add_trace_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_run_trace)
+
+
+def _run_copy(arguments: argparse.Namespace) -> int:
+    from kvtier.bench.copy_command import run_copy
+
+    return run_copy(
+        device=arguments.device,
+        parts=arguments.only,
+        num_bytes=arguments.bytes,
+        is_quick=arguments.quick,
+        is_json=arguments.json,
+        output=arguments.output,
+        plot=arguments.plot,
+        commit=arguments.commit,
+    )
 
 
 def _run_disk(arguments: argparse.Namespace) -> int:

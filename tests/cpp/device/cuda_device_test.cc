@@ -188,6 +188,109 @@ TEST_CASE("a lost context ends the device for good, a refused call does not") {
   CHECK(device->allocate(100).status().code() == StatusCode::kIoError);
 }
 
+TEST_CASE("a stream whose capture begins while an event is recorded is refused") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  const Event event = device->create_event().value();
+  auto& state = FakeCudaDriver::state();
+  state.num_capture_asks_until = 1;
+  CHECK(device->record_event(event, {0}).message().find("captured") != std::string::npos);
+  // It stands for nothing, so nobody may wait for it.
+  CHECK(device->query_event(event).status().code() == StatusCode::kInvalidArgument);
+  state.capture_status = 0;
+  REQUIRE(device->record_event(event, {0}).is_ok());
+  state.num_capture_asks_until = 1;
+  CHECK(device->order_stream_after({0}, event).code() == StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("nothing is called without the device's context") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  const LaneId lane = device->create_lane(LanePriority::kSave).value();
+  const Event event = device->create_event().value();
+  REQUIRE(device->record_event(event, {0}).is_ok());
+  auto& state = FakeCudaDriver::state();
+  const std::size_t num_copies = state.num_copies;
+  state.push_result = 3;
+  std::vector<std::byte> bytes(200);
+  const CopyPiece piece{bytes.data(), bytes.data() + 100, 100};
+  for (const Status& refused :
+       {device->submit_copies(lane, {&piece, 1}), device->record_event(event, {0}),
+        device->order_stream_after({0}, event), device->record_lane(lane, event),
+        device->order_lane_after(lane, event), device->query_event(event).status(),
+        device->allocate(100).status(), device->allocate_page_locked(100).status(),
+        device->page_lock(bytes), device->identify_memory(bytes.data()).status(),
+        device->create_lane(LanePriority::kLoad).status()}) {
+    CHECK(refused.code() == StatusCode::kIoError);
+    CHECK(refused.message().find("context") != std::string::npos);
+  }
+  CHECK(state.num_copies == num_copies);
+  CHECK(device->failure().is_ok());
+  state.push_result = kCudaSuccess;
+  CHECK(device->submit_copies(lane, {&piece, 1}).is_ok());
+}
+
+TEST_CASE("an error of the driver is not taken for memory that was freed") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  std::byte* memory = device->allocate(4096).value();
+  REQUIRE(device->identify_memory(memory).is_ok());
+  FakeCudaDriver::state().pointer_result = 3;
+  CHECK(device->identify_memory(memory).status().code() == StatusCode::kIoError);
+  CHECK(device->failure().is_ok());
+  FakeCudaDriver::state().pointer_result = 700;
+  CHECK(device->identify_memory(memory).status().message().find("device lost") !=
+        std::string::npos);
+  CHECK_FALSE(device->failure().is_ok());
+}
+
+TEST_CASE("memory is the device's only when all of it is") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  std::byte* memory = device->allocate(3 * 4096).value();
+  const std::uint64_t identity = device->identify_memory(memory).value();
+  CHECK(device->identify_memory(memory, 3 * 4096).value() == identity);
+  CHECK(device->identify_memory(memory + 4096, 2 * 4096).value() == identity);
+  const Status refused = device->identify_memory(memory, 3 * 4096 + 1).status();
+  CHECK(refused.code() == StatusCode::kInvalidArgument);
+  CHECK(refused.message().find("known_bytes=12288 need_bytes=12289") != std::string::npos);
+  // Two mappings that follow each other, as an allocator makes them that grows its memory.
+  auto& allocations = FakeCudaDriver::state().memory;
+  const auto whole = allocations.at(memory);
+  allocations[memory].num_bytes = 4096;
+  allocations[memory + 4096] = {2 * 4096, true, 77};
+  CHECK(device->identify_memory(memory, 3 * 4096).value() == identity);
+  allocations[memory + 4096].is_device = false;
+  allocations[memory + 4096].buffer_id = 78;
+  CHECK(device->identify_memory(memory, 3 * 4096).status().code() == StatusCode::kInvalidArgument);
+  allocations.erase(memory + 4096);
+  allocations[memory] = whole;
+}
+
+TEST_CASE("registered memory with an address of its own is left to plain copies") {
+  FakeCudaDriver fake;
+  FakeCudaDriver::state().attributes = {19, 41};
+  const std::unique_ptr<Device> device = make_device(fake);
+  CHECK(device->info().can_kernels_reach_host);
+  CHECK_FALSE(device->info().can_kernels_reach_registered);
+  const LaneId lane = device->create_lane(LanePriority::kSave).value();
+  const auto source = make_payload({1, 0}, 4000);
+  std::vector<std::byte> target(4000);
+  const std::vector<CopyPiece> pieces = {{source.data(), target.data(), 1000},
+                                         {source.data() + 1000, target.data() + 1000, 3000}};
+  REQUIRE(device->submit_copies(lane, pieces).is_ok());
+  CHECK(FakeCudaDriver::state().num_batches == 0);
+  CHECK(source == target);
+}
+
+TEST_CASE("errors that end the context are told from those that do not") {
+  for (const CudaResult lost : {4, 214, 700, 719, 805, 810, 999}) CHECK(is_cuda_context_lost(lost));
+  // Out of memory, no compiler for PTX, not ready, already registered, a capture's.
+  for (const CudaResult harmless : {1, 2, 221, 600, 712, 900}) {
+    CHECK_FALSE(is_cuda_context_lost(harmless));
+  }
+}
+
 TEST_CASE("a device whose lanes are busy is left as it is") {
   const WithoutLeakCheck without_leak_check;
   FakeCudaDriver fake;

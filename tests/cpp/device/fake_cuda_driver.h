@@ -43,7 +43,12 @@ class FakeCudaDriver {
     CudaResult batch_result = kCudaSuccess;
     CudaResult launch_result = kCudaSuccess;
     CudaResult query_result = kCudaSuccess;
-    bool is_busy = false;  // Events and streams never get ready.
+    CudaResult push_result = kCudaSuccess;
+    CudaResult pointer_result = kCudaSuccess;  // Of what is asked about any address.
+    bool is_busy = false;                      // Events and streams never get ready.
+    int num_capture_asks_until = 0;            // So many more answers before a capture begins.
+    /// Device attributes: unified addresses, mapped host memory, one address for registered memory.
+    std::set<int> attributes = {19, 41, 91};
     std::map<void*, Allocation> memory;
     unsigned long long last_buffer_id = 0;
     std::size_t num_batches = 0;
@@ -84,9 +89,18 @@ class FakeCudaDriver {
     }
     return nullptr;
   }
+  static CudaAddress begin_of(const Allocation& wanted) {
+    for (const auto& [memory, allocation] : state().memory) {
+      if (&allocation == &wanted) return reinterpret_cast<CudaAddress>(memory);
+    }
+    return 0;
+  }
   static CudaResult pointer_attribute(void* value, int attribute, CudaAddress address) {
+    if (state().pointer_result != kCudaSuccess) return state().pointer_result;
     const Allocation* found = find(address);
     if (found == nullptr) return 1;
+    if (attribute == 11) *static_cast<CudaAddress*>(value) = begin_of(*found);
+    if (attribute == 12) *static_cast<std::size_t*>(value) = found->num_bytes;
     if (attribute == 2) *static_cast<unsigned*>(value) = found->is_device ? 2 : 1;
     if (attribute == 7) *static_cast<unsigned long long*>(value) = found->buffer_id;
     if (attribute == 9) *static_cast<int*>(value) = 0;
@@ -175,7 +189,7 @@ class FakeCudaDriver {
     };
     driver.device_uuid = [](CudaUuid*, CudaDeviceOrdinal) { return kCudaSuccess; };
     driver.device_attribute = [](int* value, int attribute, CudaDeviceOrdinal) {
-      *value = attribute == 91 ? 1 : 0;
+      *value = state().attributes.contains(attribute) ? 1 : 0;
       return kCudaSuccess;
     };
     driver.context_retain = [](CudaContext* context, CudaDeviceOrdinal) {
@@ -188,6 +202,7 @@ class FakeCudaDriver {
       return kCudaSuccess;
     };
     driver.context_push = [](CudaContext) {
+      if (state().push_result != kCudaSuccess) return state().push_result;
       ++state().context_depth;
       return kCudaSuccess;
     };
@@ -214,6 +229,9 @@ class FakeCudaDriver {
     };
     driver.stream_is_capturing = [](CudaStream, int* status) {
       *status = state().capture_status;
+      if (state().num_capture_asks_until > 0 && --state().num_capture_asks_until == 0) {
+        state().capture_status = 1;
+      }
       return kCudaSuccess;
     };
     driver.stream_query = [](CudaStream) { return query(); };

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -20,6 +21,32 @@ FragmentTable make_table_of(std::vector<Fragment> fragments, std::uint64_t num_b
   auto table = FragmentTable::create(std::move(fragments), {&block_bytes, 1}, num_blocks);
   REQUIRE_MESSAGE(table.is_ok(), table.status().to_string());
   return std::move(table).value();
+}
+
+TEST_CASE("no piece goes past a border on either side, and all bytes are still moved") {
+  std::vector<std::byte> source(1000);
+  std::vector<std::byte> target(1000);
+  for (std::size_t index = 0; index < source.size(); ++index) {
+    source[index] = static_cast<std::byte>(index * 7);
+  }
+  std::vector<const std::byte*> borders = {source.data(),       source.data() + 100,
+                                           source.data() + 700, target.data() + 50,
+                                           target.data() + 100, target.data() + 1000};
+  std::sort(borders.begin(), borders.end(), std::less<const std::byte*>());
+  std::vector<CopyPiece> pieces = {{source.data(), target.data(), 600},
+                                   {source.data() + 600, target.data() + 600, 400}};
+  std::vector<CopyPiece> scratch;
+  layout::cut_at_borders(borders, pieces, scratch);
+  std::vector<std::uint64_t> lengths;
+  for (const CopyPiece& piece : pieces) {
+    lengths.push_back(piece.length_bytes);
+    std::copy_n(piece.source, piece.length_bytes, piece.target);
+  }
+  CHECK(lengths == std::vector<std::uint64_t>{50, 50, 500, 100, 300});
+  CHECK(source == target);
+  const std::size_t num_before = pieces.size();
+  layout::cut_at_borders({}, pieces, scratch);
+  CHECK(pieces.size() == num_before);
 }
 
 TEST_CASE("a thousand adjacent fragments are one copy") {

@@ -18,11 +18,6 @@ using transfer::TransferMethod;
 using transfer::TransferResult;
 using Rows = std::vector<TransferWorld::Row>;
 
-constexpr auto kSave = TransferDirection::kSave;
-constexpr auto kLoad = TransferDirection::kLoad;
-
-const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
-
 void check_save_and_load(const BlockShape& shape, TransferMethod method, bool is_hashed) {
   INFO("shape: ", shape.name, " method: ", transfer::method_name(method), " hashed: ", is_hashed);
   TransferWorld world(shape);

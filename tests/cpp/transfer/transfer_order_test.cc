@@ -15,11 +15,6 @@ using transfer::TransferMethod;
 using transfer::TransferResult;
 using Rows = std::vector<TransferWorld::Row>;
 
-constexpr auto kSave = TransferDirection::kSave;
-constexpr auto kLoad = TransferDirection::kLoad;
-
-const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
-
 TEST_CASE("a save waits for the kernel that writes its blocks") {
   for (const TransferMethod method : kAllMethods) {
     TransferWorld world(kPlainShape);

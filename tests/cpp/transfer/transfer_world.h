@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/block_tables.h"
+#include "device/device_double.h"
 #include "device/host_device.h"
 #include "testing/payload.h"
 #include "testing/sim_world.h"
@@ -20,6 +21,8 @@ struct TransferWorldOptions {
   std::uint64_t num_slots = 16;
   std::uint64_t chunk_bytes = 64 << 10;
   bool is_memory_unified = false;
+  /// Whether the engine takes the device for a GPU, with memory apart from the host's.
+  bool is_gpu = false;
 };
 
 class TransferWorld {
@@ -33,14 +36,18 @@ class TransferWorld {
         memory(shape.memory_bytes(options.num_blocks), kEmpty),
         arena(shape.block_bytes() * options.num_slots, kEmpty) {
     host.set_memory_unified(options.is_memory_unified);
+    device.on_info = [this](DeviceInfo& info) {
+      if (options.is_gpu) info.kind = DeviceKind::kCuda;
+    };
     transfer::TransferOptions engine_options;
     engine_options.chunk_bytes = options.chunk_bytes;
     engine_options.is_calibrated = false;
     engine_options.has_thread = false;
     engine_options.num_jobs_max = 8;
-    auto made = transfer::TransferEngine::create(host, clock, engine_options);
+    auto made = transfer::TransferEngine::create(device, clock, engine_options);
     REQUIRE_MESSAGE(made.is_ok(), made.status().to_string());
     engine = std::move(made).value();
+    base_request.stream = kStream;
     attachment_id = attach();
   }
 
@@ -123,12 +130,11 @@ class TransferWorld {
       const auto sums = checksums_of(row.key);
       checksums.insert(checksums.end(), sums.begin(), sums.end());
     }
-    transfer::TransferRequest request;
+    transfer::TransferRequest request = base_request;
     request.direction = direction;
     request.attachment_id = attachment_id;
     request.block_ids = block_ids;
     request.slots = slots;
-    request.stream = kStream;
     request.seeds = seeds;
     request.checksums = checksums;
     request.method = method;
@@ -146,7 +152,8 @@ class TransferWorld {
   /// Lets engine and device work, and time pass, until nothing more can happen.
   void settle() {
     while (true) {
-      engine->advance();
+      // More than once: who receives a result may submit the next job.
+      for (int turn = 0; turn < 3; ++turn) engine->advance();
       const TimeNs due_ns = host.next_due_ns();
       if (due_ns >= kNeverNs) break;
       clock.advance_to(due_ns);
@@ -162,13 +169,22 @@ class TransferWorld {
 
   SimClock clock;
   HostDevice host{clock};
+  DeviceDouble device{host};  // What the engine has, over the host device.
   const BlockShape shape;
   const TransferWorldOptions options;
   std::vector<std::byte> memory;
   std::vector<std::byte> arena;
+  /// What the rows of a request do not say: stream, ready point, who receives the result.
+  transfer::TransferRequest base_request;
   std::unique_ptr<transfer::TransferEngine> engine;
   transfer::AttachmentId attachment_id = 0;
 };
+
+/// Two fragments that lie apart, of two leaves each.
+inline const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
+
+inline constexpr auto kSave = transfer::TransferDirection::kSave;
+inline constexpr auto kLoad = transfer::TransferDirection::kLoad;
 
 inline constexpr transfer::TransferMethod kAllMethods[] = {transfer::TransferMethod::kCopyEngine,
                                                            transfer::TransferMethod::kStaged,

@@ -13,11 +13,7 @@ namespace {
 
 using namespace transfer;
 
-constexpr auto kSave = TransferDirection::kSave;
-constexpr auto kLoad = TransferDirection::kLoad;
 constexpr unsigned char kImage[4] = {1, 2, 3, 4};
-
-const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
 
 void check_there_and_back(TransferWorld& world, TransferMethod method) {
   world.write_block(3, world.payload(1));

@@ -1,5 +1,5 @@
-// CudaOwner: tells whether this is the process that opened the device, or a forked child of it,
-// where CUDA is of no use. Constant, so thread-safe.
+// ProcessOwner: tells whether this is the process that opened the device, or a forked child of it,
+// where there are no threads and no driver to go with it. Constant, so thread-safe.
 #pragma once
 
 #include <sys/mman.h>
@@ -11,9 +11,9 @@
 
 namespace kvtier {
 
-class CudaOwner {
+class ProcessOwner {
  public:
-  CudaOwner() : owner_pid_(::getpid()) {
+  ProcessOwner() : owner_pid_(::getpid()) {
     void* page =
         ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
@@ -26,11 +26,11 @@ class CudaOwner {
       ::munmap(page, kPageBytes);
     }
   }
-  ~CudaOwner() {
+  ~ProcessOwner() {
     if (mark_ != nullptr) ::munmap(mark_, kPageBytes);
   }
-  CudaOwner(const CudaOwner&) = delete;
-  CudaOwner& operator=(const CudaOwner&) = delete;
+  ProcessOwner(const ProcessOwner&) = delete;
+  ProcessOwner& operator=(const ProcessOwner&) = delete;
 
   bool is_this_process() const {
     if (mark_ != nullptr) return mark_->load(std::memory_order_relaxed) == kOwner;

@@ -1,5 +1,5 @@
 // Whether a process knows itself from its parent.
-#include "device/cuda_owner.h"
+#include "device/process_owner.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -9,7 +9,7 @@ namespace kvtier::testing {
 namespace {
 
 TEST_CASE("a forked child is not the owner, and its parent still is") {
-  const CudaOwner owner;
+  const ProcessOwner owner;
   CHECK(owner.is_this_process());
   const pid_t child = ::fork();
   REQUIRE(child >= 0);

@@ -1,0 +1,108 @@
+// The calls of CoreAttachment: convert, release the GIL, call, convert.
+#include "bindings/core_attachment.h"
+
+#include <utility>
+
+#include "bindings/array_arguments.h"
+#include "bindings/core_job.h"
+#include "bindings/errors_binding.h"
+#include "bindings/transfer_options_binding.h"
+#include "paged/paged_mover.h"
+
+namespace kvtier::bindings {
+namespace {
+
+namespace py = pybind11;
+
+using transfer::TransferDirection;
+
+}  // namespace
+
+CoreAttachment::CoreAttachment(CoreStore& store, std::shared_ptr<paged::PagedDevice> device,
+                               transfer::AttachmentId attachment_id, std::uint64_t num_rows,
+                               std::uint32_t namespace_index, py::object holders)
+    : store_(store),
+      device_(std::move(device)),
+      attachment_id_(attachment_id),
+      num_rows_(num_rows),
+      namespace_index_(namespace_index),
+      holders_(std::move(holders)) {}
+
+CoreAttachment::~CoreAttachment() {
+  if (!is_attached_ || store_.is_forked()) return;
+  // Jobs that still use the tensors hold them, and the device forgets the table when it closes.
+  (void)device_->engine().detach(attachment_id_).is_ok();
+}
+
+std::vector<std::int64_t> CoreAttachment::ids_of(const IdArray& block_ids,
+                                                 std::size_t num_keys) const {
+  if (block_ids.ndim() != 1 || static_cast<std::size_t>(block_ids.size()) != num_keys) {
+    throw_if_error(Status(StatusCode::kInvalidArgument,
+                          "block_ids: " + std::to_string(block_ids.size()) + " of them for " +
+                              std::to_string(num_keys) + " keys"));
+  }
+  const std::vector<std::int64_t> ids(block_ids.data(), block_ids.data() + block_ids.size());
+  for (const std::int64_t block_id : ids) {
+    if (block_id >= 0 && static_cast<std::uint64_t>(block_id) < num_rows_) continue;
+    throw_if_error(Status(StatusCode::kInvalidArgument,
+                          "block_ids: not a row of the tensors: block_id=" +
+                              std::to_string(block_id) + " num_rows=" + std::to_string(num_rows_)));
+  }
+  return ids;
+}
+
+std::shared_ptr<BlockMover> CoreAttachment::make_mover(TransferDirection direction,
+                                                       std::vector<std::int64_t> block_ids,
+                                                       std::uint64_t stream_id) {
+  if (!is_attached_) {
+    throw_if_error(Status(StatusCode::kInvalidArgument, "the tensors were detached; attach again"));
+  }
+  store_.check_open();
+  // In this very thread: its default stream may be meant.
+  auto ready = [&] {
+    const py::gil_scoped_release release;
+    return device_->engine().record_ready({stream_id});
+  }();
+  return std::make_shared<paged::PagedMover>(
+      device_, attachment_id_, direction, std::move(block_ids), value_or_throw(std::move(ready)));
+}
+
+std::unique_ptr<CoreJob> CoreAttachment::save(const KeyArray& keys, const IdArray& block_ids,
+                                              std::uint64_t stream_id,
+                                              const std::optional<py::bytes>& parent, bool chain,
+                                              std::uint64_t request_hash, double timeout_s) {
+  const auto copied = keys_of(keys);
+  auto mover = make_mover(TransferDirection::kSave, ids_of(block_ids, copied.size()), stream_id);
+  const SaveRequest request{namespace_index_,    copied, std::move(mover),
+                            parent_of(parent),   chain,  request_hash,
+                            ns_from_s(timeout_s)};
+  return store_.save_async(request, holders_);
+}
+
+std::unique_ptr<CoreJob> CoreAttachment::load(const KeyArray& keys, const IdArray& block_ids,
+                                              std::uint64_t stream_id, bool prefix,
+                                              std::uint64_t request_hash, double timeout_s) {
+  const auto copied = keys_of(keys);
+  auto mover = make_mover(TransferDirection::kLoad, ids_of(block_ids, copied.size()), stream_id);
+  const LoadRequest request{namespace_index_, copied,       std::move(mover),
+                            prefix,           request_hash, ns_from_s(timeout_s)};
+  return store_.load_async(request, holders_);
+}
+
+void CoreAttachment::detach() {
+  if (!is_attached_) return;
+  store_.check_not_forked();
+  throw_if_error(device_->engine().detach(attachment_id_));
+  is_attached_ = false;
+  holders_ = py::none();
+}
+
+py::dict CoreAttachment::stats() const {
+  store_.check_not_forked();
+  py::dict fields = dict_of(device_->engine().stats());
+  fields["note"] = device_->engine().note();
+  fields["device"] = device_->engine().device_info().name;
+  return fields;
+}
+
+}  // namespace kvtier::bindings

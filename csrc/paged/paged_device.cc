@@ -1,0 +1,60 @@
+// Opening and closing a paged device. Thread-safe as its header says.
+#include "paged/paged_device.h"
+
+#include <utility>
+
+#include "device/cuda_device.h"
+#include "device/host_device.h"
+
+namespace kvtier::paged {
+
+Result<std::unique_ptr<PagedDevice>> PagedDevice::open(const PagedDeviceOptions& options) {
+  std::unique_ptr<PagedDevice> opened(new PagedDevice);
+  opened->clock_ = std::make_unique<SystemClock>();
+  if (options.cuda_ordinal < 0) {
+    opened->device_ = std::make_unique<HostDevice>(*opened->clock_);
+  } else {
+    auto device = open_cuda_device(options.cuda_ordinal);
+    if (!device.is_ok()) return device.status();
+    opened->device_ = std::move(device).value();
+  }
+  auto engine =
+      transfer::TransferEngine::create(*opened->device_, *opened->clock_, options.transfer);
+  if (!engine.is_ok()) return engine.status();
+  opened->engine_ = std::move(engine).value();
+  return opened;
+}
+
+PagedDevice::~PagedDevice() {
+  if (engine_) (void)close(clock_->now_ns());
+}
+
+void PagedDevice::add_memory(std::vector<HostMemory> memory) {
+  const DeviceInfo info = engine_->device_info();
+  for (HostMemory& it : memory) {
+    // The host's own device reaches all memory alike.
+    if (info.kind != DeviceKind::kHost) (void)engine_->add_host_memory(it.bytes).is_ok();
+    memory_.push_back(std::move(it));
+  }
+}
+
+bool PagedDevice::close(TimeNs deadline_ns) {
+  if (is_closed_) return true;
+  is_closed_ = true;
+  const bool is_idle = engine_->close(deadline_ns);
+  if (is_idle) {
+    for (const HostMemory& it : memory_) engine_->remove_host_memory(it.bytes);
+    memory_.clear();
+    return true;
+  }
+  // The device may still read and write all of it.
+  for (HostMemory& it : memory_) {
+    static_cast<void>(new std::shared_ptr<const void>(std::move(it.keeper)));
+  }
+  static_cast<void>(engine_.release());
+  static_cast<void>(device_.release());
+  static_cast<void>(clock_.release());
+  return false;
+}
+
+}  // namespace kvtier::paged

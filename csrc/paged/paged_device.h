@@ -1,0 +1,59 @@
+// PagedDevice: one device on which engines keep paged tensors, and the TransferEngine that serves a
+// store there. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "store/store.h"
+#include "transfer/transfer_engine.h"
+
+namespace kvtier::paged {
+
+struct PagedDeviceOptions {
+  int cuda_ordinal = -1;  // -1: the host itself.
+  transfer::TransferOptions transfer;
+};
+
+class PagedDevice {
+ public:
+  /// kUnsupported: no driver, one that is too old, or no such device; else as
+  /// TransferEngine::create().
+  static Result<std::unique_ptr<PagedDevice>> open(const PagedDeviceOptions& options);
+
+  /// As close() with the present as deadline.
+  ~PagedDevice();
+  PagedDevice(const PagedDevice&) = delete;
+  PagedDevice& operator=(const PagedDevice&) = delete;
+
+  /// Page-locks the memory of a store's slots where the device gains by it, and keeps it mapped. A
+  /// refusal makes transfers slower, no more; engine().note() tells.
+  void add_memory(std::vector<HostMemory> memory);
+
+  transfer::TransferEngine& engine() { return *engine_; }
+  Clock& clock() { return *clock_; }
+  /// The moment `span_ns` from now.
+  TimeNs deadline_ns(TimeNs span_ns) const {
+    const TimeNs now_ns = clock_->now_ns();
+    return span_ns >= kNeverNs - now_ns ? kNeverNs : now_ns + span_ns;
+  }
+
+  /// Ends transfers and gives the memory back. False: something was still on the device at
+  /// `deadline_ns`; what it uses is kept for the rest of the process. The store is closed before.
+  bool close(TimeNs deadline_ns);
+
+ private:
+  PagedDevice() = default;
+
+  // Constant after open(), but for close().
+  std::vector<HostMemory> memory_;  // Outlives the engine, which unlocks it.
+  std::unique_ptr<Clock> clock_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<transfer::TransferEngine> engine_;
+  bool is_closed_ = false;
+};
+
+}  // namespace kvtier::paged

@@ -1,0 +1,97 @@
+// A store's moves as jobs of the transfer engine. Thread-safe.
+#include "paged/paged_mover.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/wait_piece.h"
+
+namespace kvtier::paged {
+namespace {
+
+/// The engine names blocks by their rows, of which a load has each at most once; the store by their
+/// place in the call.
+std::vector<std::size_t> indices_of(const std::vector<std::int64_t>& undefined_block_ids,
+                                    const std::vector<std::int64_t>& block_ids,
+                                    const std::vector<std::size_t>& block_indices) {
+  if (undefined_block_ids.empty()) return {};
+  std::unordered_map<std::int64_t, std::size_t> index_of;
+  for (std::size_t k = 0; k < block_ids.size(); ++k) index_of[block_ids[k]] = block_indices[k];
+  std::vector<std::size_t> indices;
+  for (const std::int64_t block_id : undefined_block_ids) indices.push_back(index_of.at(block_id));
+  return indices;
+}
+
+}  // namespace
+
+PagedMover::PagedMover(std::shared_ptr<PagedDevice> device, transfer::AttachmentId attachment_id,
+                       transfer::TransferDirection direction, std::vector<std::int64_t> block_ids,
+                       std::shared_ptr<const transfer::ReadyPoint> ready)
+    : device_(std::move(device)),
+      attachment_id_(attachment_id),
+      direction_(direction),
+      block_ids_(std::move(block_ids)),
+      ready_(std::move(ready)) {}
+
+Result<BlockMover::MoveId> PagedMover::start(BlockMove move, OnEnd on_end) {
+  std::vector<std::int64_t> block_ids;
+  for (const std::size_t index : move.block_indices) block_ids.push_back(block_ids_[index]);
+  transfer::TransferRequest request;
+  request.direction = direction_;
+  request.attachment_id = attachment_id_;
+  request.block_ids = block_ids;
+  request.slots = move.slots;
+  request.seeds = move.seeds;
+  request.checksums = move.checksums;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    request.ready = ready_;
+  }
+  request.on_result = [block_ids, block_indices = std::move(move.block_indices),
+                       on_end = std::move(on_end)](transfer::TransferResult result) {
+    BlockMoveResult ended;
+    ended.status = std::move(result.status);
+    ended.checksums = std::move(result.checksums);
+    ended.undefined_indices = indices_of(result.undefined_block_ids, block_ids, block_indices);
+    on_end(std::move(ended));
+  };
+  Result<transfer::TransferJobId> submitted = device_->engine().submit(request);
+  if (!submitted.is_ok()) return submitted.status();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  job_ids_.push_back(submitted.value());
+  return submitted.value();
+}
+
+void PagedMover::cancel(MoveId move_id) { device_->engine().cancel(move_id); }
+
+void PagedMover::finish_starting() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_finished_ = true;
+  ready_.reset();
+  finished_.notify_all();
+}
+
+Status PagedMover::order_stream_after(StreamId stream, TimeNs timeout_ns) {
+  const TimeNs deadline_ns = device_->deadline_ns(timeout_ns);
+  std::vector<transfer::TransferJobId> job_ids;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!is_finished_) {
+      const TimeNs now_ns = device_->clock().now_ns();
+      if (now_ns >= deadline_ns) {
+        return Status(StatusCode::kTimeout, "blocks of the job are still being read from disk");
+      }
+      finished_.wait_for(lock, piece_until(now_ns, deadline_ns));
+    }
+    job_ids = job_ids_;
+  }
+  for (const transfer::TransferJobId job_id : job_ids) {
+    const Status ordered = device_->engine().order_stream_after(job_id, stream, deadline_ns);
+    // One that has ended needs no order.
+    if (!ordered.is_ok() && ordered.code() != StatusCode::kNotFound) return ordered;
+  }
+  return Status::ok();
+}
+
+}  // namespace kvtier::paged

@@ -1,0 +1,97 @@
+// save: a put whose bytes a mover brings from an engine's memory. Thread-safe.
+#include <cstring>
+#include <utility>
+
+#include "store/put_call.h"
+
+namespace kvtier {
+
+using store::MoveUnderWay;
+using store::wait_until;
+using store::WaitToTheEnd;
+
+/// All bytes in one move, started in the caller's thread; then blocks become resident in order of
+/// the chain.
+Task<void> Store::Impl::move_to_host_blocks(PutCall& call, BlockMover& mover, Flow& flow) {
+  BlockMove planned;
+  if (!plan_move(call, planned)) co_return mover.finish_starting();
+  const auto move = start_move(mover, std::move(planned), flow);
+  mover.finish_starting();
+  co_await end_move(*move, mover, call.deadline_ns, flow);
+  const BlockMoveResult& result = move->result;
+  if (!result.status.is_ok()) {
+    const bool is_cancelled = result.status.code() == StatusCode::kCancelled;
+    if (!is_cancelled) log("warning", "a save failed: " + result.status.message());
+    give_up_host_blocks(call, 0, is_cancelled ? flow.early_outcome() : Outcome::kFailed);
+    co_return;
+  }
+  const std::size_t num_parts = call.space.part_bytes.size();
+  for (std::size_t k = 0; k < move->block_indices.size(); ++k) {
+    const std::size_t i = move->block_indices[k];
+    PutBlock& block = call.blocks[i];
+    block.checksums.assign(num_parts, 0);
+    if (!result.checksums.empty()) {
+      std::memcpy(block.checksums.data(), result.checksums.data() + k * num_parts,
+                  num_parts * sizeof(std::uint64_t));
+    }
+    if (block.kind == PutBlock::Kind::kRenewed) {
+      apply_renewal(call, i);
+      continue;
+    }
+    const auto is_settled = [this, entry = block.entry] { return is_parent_settled(entry); };
+    (void)co_await wait_until(flow, is_settled, call.deadline_ns);
+    apply_host_block(call, i, flow.early_outcome());
+  }
+}
+
+/// What is to be moved where. False: nothing.
+bool Store::Impl::plan_move(PutCall& call, BlockMove& move) {
+  const bool has_checksum = options_.has_checksum || call.space.disk_class;
+  for (std::size_t i = 0; i < call.blocks.size(); ++i) {
+    PutBlock& block = call.blocks[i];
+    if (!block.takes_bytes()) continue;
+    block.target = host_->address(index_.at(block.entry).slot(kHost));
+    move.block_indices.push_back(i);
+    move.slots.push_back(block.target);
+    if (has_checksum) move.seeds.push_back({call.request.keys[i], call.space.id, 0});
+    // What a slot has beyond its block goes to disk with it.
+    std::memset(block.target + call.space.block_bytes, 0,
+                call.space.slot_bytes - call.space.block_bytes);
+  }
+  return !move.block_indices.empty();
+}
+
+/// Outside of the mutex. What cannot be started has ended, with the reason.
+std::shared_ptr<MoveUnderWay> Store::Impl::start_move(BlockMover& mover, BlockMove move,
+                                                      Flow& flow) {
+  auto under_way = std::make_shared<MoveUnderWay>();
+  under_way->block_indices = move.block_indices;
+  flow.lock().unlock();
+  auto started = mover.start(std::move(move), [this, under_way](BlockMoveResult result) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    under_way->result = std::move(result);
+    under_way->is_ended = true;
+    changed();
+  });
+  flow.lock().lock();
+  if (started.is_ok()) {
+    under_way->move_id = started.value();
+  } else {
+    under_way->result.status = started.status();
+    under_way->is_ended = true;
+  }
+  return under_way;
+}
+
+/// Until the mover touches nothing of it any more; asks it to end when the call's time is over.
+Task<void> Store::Impl::end_move(MoveUnderWay& move, BlockMover& mover, TimeNs deadline_ns,
+                                 Flow& flow) {
+  const auto is_ended = [&move] { return move.is_ended; };
+  const bool is_in_time = co_await wait_until(flow, is_ended, deadline_ns);
+  if (is_in_time) co_return;
+  mover.cancel(move.move_id);
+  co_await WaitToTheEnd(flow, is_ended);
+  KVTIER_CHECK(move.is_ended);
+}
+
+}  // namespace kvtier
