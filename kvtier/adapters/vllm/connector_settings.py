@@ -130,5 +130,8 @@ def _check_device(device: str, store: Mapping[str, object], problems: list[str])
         problems.append("kv_device is cpu but kv_max_cpu_memory is 0; give it a size, or use off")
     if device in {"disk", "hybrid"} and not has_disk:
         problems.append(f"kv_device is {device} but there is no disk_path; name a folder on an SSD")
-    if device == "hybrid" and has_no_host:
-        problems.append("kv_device is hybrid but kv_max_cpu_memory is 0; use disk")
+    if device in {"disk", "hybrid"} and has_no_host:
+        problems.append(
+            f"kv_device is {device} but kv_max_cpu_memory is 0: blocks pass through host memory; "
+            "leave it out, or give it a size"
+        )

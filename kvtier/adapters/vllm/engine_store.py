@@ -4,6 +4,7 @@ The scheduler's half and the worker's half run in one process and one thread. Th
 is guarded by a lock; an EngineStore itself is used by the engine's thread only.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -13,11 +14,10 @@ from kvtier.adapters.vllm.connector_settings import ConnectorSettings
 from kvtier.adapters.vllm.instance_folder import divide_budget, open_store
 from kvtier.adapters.vllm.request_chain import RequestRules
 from kvtier.core_log import logger, warn_once
+from kvtier.errors import KvtierError
 from kvtier.namespace import Namespace
+from kvtier.paged_geometry import FragmentPlace
 from kvtier.units import format_bytes
-
-Fragment = tuple[int, int, int, int]
-"""tensor_index, offset_bytes, stride_bytes, fragment_bytes."""
 
 
 class EngineStore:
@@ -38,7 +38,7 @@ class EngineStore:
         self._identity = identity
         self.store: kvtier.BlockStore | None = None
         self.namespace: Namespace | None = None
-        self.paged: Any = None
+        self.paged: kvtier.PagedBlocks | None = None
         self.failed_requests: set[str] = set()
         """Requests with a failed load that the scheduler's half has not heard of yet."""
         if settings.device != "off":
@@ -56,7 +56,7 @@ class EngineStore:
     def attach(
         self,
         tensors: Sequence[Any],
-        fragments: Sequence[Fragment],
+        fragments: Sequence[FragmentPlace],
         *,
         num_device_blocks: int,
         block_tokens: int,
@@ -64,17 +64,20 @@ class EngineStore:
         """Takes the engine's KV tensors: from now on there are blocks to save and load."""
         if self.store is None:
             return
-        block_bytes = sum(fragment[3] for fragment in fragments)
+        block_bytes = sum(it.fragment_bytes for it in fragments)
         self.namespace = self.store.namespace(
             block_bytes=block_bytes, block_tokens=block_tokens, **self._identity
         )
-        api: Any = kvtier
-        namespace: Any = self.namespace
-        self.paged = namespace.attach(list(tensors), api.PagedGeometry(fragments=list(fragments)))
+        geometry = kvtier.PagedGeometry(fragments=tuple(fragments))
+        self.paged = self.namespace.attach(list(tensors), geometry)
         self._say_sizes(num_device_blocks * block_bytes)
 
     def close(self) -> None:
         """Lets the device's blocks go and closes the store. May be called again."""
+        if self.paged is not None and self.store is not None:
+            # A job that still uses the tensors keeps them alive until closing ended it.
+            with contextlib.suppress(KvtierError):
+                self.paged.detach()
         self.paged = self.namespace = None
         if self.store is not None:
             self.store.close()

@@ -116,7 +116,7 @@ class KvtierManager(OffloadingManager):
         if namespace is not None and chain is not None and chain.rules.is_saving:
             run = chain.find_run([key[:-_GROUP_BYTES] for key in listed])
         if namespace is None or chain is None or run is None:
-            return PrepareStoreOutput([], SaveSpec(_no_keys(), None), [])
+            return PrepareStoreOutput([], SaveSpec(_no_keys(), None, req_context.req_id), [])
         start, end = run
         first = start
         if not chain.rules.saves_decode:
@@ -124,7 +124,7 @@ class KvtierManager(OffloadingManager):
         # What is stored already is the beginning of the chain: parents go before their children.
         start += _count_stored(namespace, chain.keys(namespace, start, end))
         parent = chain.keys(namespace, start - 1, start).tobytes() if start > 0 else None
-        spec = SaveSpec(chain.keys(namespace, start, end), parent)
+        spec = SaveSpec(chain.keys(namespace, start, end), parent, req_context.req_id)
         self._metrics.observe_scheduler_s(self._clock_s() - start_s)
         return PrepareStoreOutput(listed[start - first : end - first], spec, [])
 

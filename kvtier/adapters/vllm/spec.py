@@ -14,10 +14,11 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
 
-from kvtier.adapters.vllm.engine_store import Fragment, find_engine_store
+from kvtier.adapters.vllm.engine_store import find_engine_store
 from kvtier.adapters.vllm.manager import KvtierManager
 from kvtier.adapters.vllm.store_metrics import define_metrics
 from kvtier.adapters.vllm.worker import KvtierWorker
+from kvtier.paged_geometry import FragmentPlace
 
 
 class KvtierSpec(OffloadingSpec):
@@ -39,11 +40,16 @@ class KvtierSpec(OffloadingSpec):
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         (refs,) = kv_caches.group_data_refs
-        fragments: dict[int, Fragment] = {}
+        fragments: dict[int, FragmentPlace] = {}
         for ref in refs:
             # Layers that share their KV name one tensor twice: its bytes are kept once.
             stride_bytes = kv_caches.tensors[ref.tensor_idx].tensor.stride(0)
-            fragments[ref.tensor_idx] = (ref.tensor_idx, 0, stride_bytes, ref.page_size_bytes)
+            fragments[ref.tensor_idx] = FragmentPlace(
+                tensor_index=ref.tensor_idx,
+                offset_bytes=0,
+                stride_bytes=stride_bytes,
+                fragment_bytes=ref.page_size_bytes,
+            )
         self._engine.attach(
             [cache.tensor for cache in kv_caches.tensors],
             list(fragments.values()),

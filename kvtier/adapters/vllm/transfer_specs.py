@@ -13,6 +13,7 @@ class SaveSpec(LoadStoreSpec):
 
     keys: U8
     parent: bytes | None
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 Not thread-safe: used by the worker's thread only.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
 from kvtier.core_log import logger
 from kvtier.errors import KvtierError, TimeoutError
 from kvtier.outcome import Outcome
+from kvtier.paged_blocks import PagedBlocks
 
 FLUSH_WAIT_S: Final = 1.0
 """How long the engine waits for a save when it wants the blocks for something else."""
@@ -60,8 +60,8 @@ class KvtierWorker(OffloadingWorker):
         block_ids = src_spec.block_ids.astype(np.int64)
         job = None
         try:
-            job = self._engine.paged.save(
-                dst_spec.keys, block_ids, stream=_current_stream(), parent=dst_spec.parent
+            job = self._paged.save(
+                dst_spec.keys, block_ids, parent=dst_spec.parent, request=dst_spec.request_id
             )
         except KvtierError as error:
             logger.warning("a save was not started: %s", error)
@@ -76,7 +76,7 @@ class KvtierWorker(OffloadingWorker):
         block_ids = dst_spec.block_ids.astype(np.int64)
         job = None
         try:
-            job = self._engine.paged.load(src_spec.keys, block_ids, stream=_current_stream())
+            job = self._paged.load(src_spec.keys, block_ids, request=src_spec.request_id)
         except KvtierError as error:
             logger.warning("a load was not started: %s", error)
         self._transfers[job_id] = Transfer(
@@ -115,6 +115,12 @@ class KvtierWorker(OffloadingWorker):
                 transfer.job.cancel(wait=True)
         self._transfers.clear()
 
+    @property
+    def _paged(self) -> PagedBlocks:
+        # vLLM starts transfers only after it handed over its tensors.
+        assert self._engine.paged is not None
+        return self._engine.paged
+
     def _finish(self, job_id: int, transfer: Transfer) -> TransferResult:
         outcomes = (
             [Outcome.FAILED] * len(transfer.block_ids)
@@ -144,11 +150,3 @@ class KvtierWorker(OffloadingWorker):
 
 def _is_over(transfer: Transfer) -> bool:
     return transfer.job is None or transfer.job.done()
-
-
-def _current_stream() -> int | None:
-    """Returns the stream that the engine computes on, or None where the device has none."""
-    torch = sys.modules["torch"]
-    if not torch.cuda.is_available():
-        return None
-    return int(torch.cuda.current_stream().cuda_stream)

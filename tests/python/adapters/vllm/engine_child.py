@@ -10,7 +10,6 @@ import random
 import sys
 from pathlib import Path
 
-import paged_double
 from tiny_model import VOCABULARY
 
 import kvtier
@@ -29,8 +28,8 @@ class FaultyPaged:
         self.num_loads = 0
         self.num_failed = 0
 
-    def save(self, keys, block_ids, **options):
-        return self._paged.save(keys, block_ids, **options)
+    def __getattr__(self, name):
+        return getattr(self._paged, name)
 
     def load(self, keys, block_ids, **options):
         self.num_loads += 1
@@ -60,7 +59,6 @@ def make_prompts(plan):
 
 
 def main(plan, out):
-    paged_double.install()
     kvtier.adapters.vllm.register()
     attached = []
     attach = Namespace.attach

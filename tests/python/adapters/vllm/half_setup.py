@@ -8,6 +8,7 @@ from typing import Any
 from kvtier.adapters.vllm.connector_settings import parse_connector_settings
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.request_chain import RequestRules
+from kvtier.paged_geometry import FragmentPlace
 
 BLOCK_TOKENS = 4
 NUM_DEVICE_BLOCKS = 32
@@ -58,7 +59,9 @@ def attach_tensors(engine: EngineStore) -> list[Any]:
         number = torch.arange(NUM_DEVICE_BLOCKS * layer_bytes, dtype=torch.int64)
         filled = (number * 2654435761 >> 7) + layer * 31
         tensors.append(filled.to(torch.int8).reshape(NUM_DEVICE_BLOCKS, layer_bytes))
-    fragments = [(it, 0, layer_bytes, layer_bytes) for it, layer_bytes in enumerate(LAYER_BYTES)]
+    fragments = [
+        FragmentPlace(it, 0, layer_bytes, layer_bytes) for it, layer_bytes in enumerate(LAYER_BYTES)
+    ]
     engine.attach(
         tensors, fragments, num_device_blocks=NUM_DEVICE_BLOCKS, block_tokens=BLOCK_TOKENS
     )

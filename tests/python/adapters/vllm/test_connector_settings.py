@@ -49,9 +49,9 @@ def test_disk_keeps_a_little_memory_for_saves_unless_told_otherwise() -> None:
     assert dict(settings.store_defaults) == {"host_bytes": DISK_MODE_HOST_BYTES}
     assert "host_bytes" not in settings.store
     said = parse_connector_settings(
-        {"kv_device": "disk", "disk_path": "/kv", "kv_max_cpu_memory": 0}
+        {"kv_device": "disk", "disk_path": "/kv", "kv_max_cpu_memory": "1MiB"}
     )
-    assert said.store["host_bytes"] == 0
+    assert said.store["host_bytes"] == 1 << 20
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", False])
@@ -85,7 +85,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(said: str, near: str) -> No
         ({"kv_device": "cpu", "kv_max_cpu_memory": 0}, ["kv_max_cpu_memory", "off"]),
         ({"kv_device": "disk"}, ["disk_path", "SSD"]),
         ({"kv_device": "hybrid"}, ["disk_path", "SSD"]),
-        ({"disk_path": "/kv", "kv_max_cpu_memory": "0"}, ["kv_max_cpu_memory", "use disk"]),
+        ({"disk_path": "/kv", "kv_max_cpu_memory": "0"}, ["kv_max_cpu_memory", "leave it out"]),
         ({"disk_path": "/kv", "path": "/other"}, ["disk_path and path", "'/kv'", "'/other'"]),
         ({"kv_max_cpu_memory": "64 bananas"}, ["kv_max_cpu_memory", "bananas"]),
         ({"save_decode": "maybe"}, ["save_decode", "'maybe'"]),

@@ -87,7 +87,7 @@ def extra_of(disk_folder: Path) -> Callable[[str], dict[str, Any]]:
         if mode == "cpu":
             return {"kv_device": "cpu", "kv_max_cpu_memory": "16MiB"}
         disk = {"kv_device": mode, "disk_path": str(disk_folder), **sizes}
-        return {**disk, "kv_max_cpu_memory": 0 if mode == "disk" else "8MiB"}
+        return {**disk, "kv_max_cpu_memory": "1MiB" if mode == "disk" else "8MiB"}
 
     return make
 

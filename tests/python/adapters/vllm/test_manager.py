@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import paged_double
 import pytest
 import vllm_engine  # noqa: F401
 from half_setup import BLOCK_TOKENS, Request, attach_tensors, make_engine
@@ -29,7 +28,6 @@ class Clock:
 
 @pytest.fixture
 def engine() -> Iterator[EngineStore]:
-    paged_double.install()
     made = make_engine()
     attach_tensors(made)
     yield made
@@ -131,7 +129,6 @@ def test_a_request_may_opt_out_of_saving_and_of_loading(
 
 
 def test_a_producer_loads_nothing_and_a_consumer_saves_nothing() -> None:
-    paged_double.install()
     for rules, expected in (
         (RequestRules(is_loading=False), 2),
         (RequestRules(is_saving=False), 0),
@@ -199,7 +196,6 @@ def test_what_is_about_to_be_loaded_cannot_be_deleted(
 def test_blocks_far_away_on_disk_are_fetched_before_they_are_promised(
     disk_folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paged_double.install()
     sizes = {"disk_path": str(disk_folder), "disk_bytes": "64MiB", "staging_bytes": "2MiB"}
     first = make_engine(**sizes)
     attach_tensors(first)

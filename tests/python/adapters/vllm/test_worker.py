@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import paged_double
 import pytest
 import vllm_engine  # noqa: F401
 from half_setup import attach_tensors, hash_of, make_engine
@@ -17,7 +16,6 @@ from kvtier.adapters.vllm.worker import KvtierWorker
 
 @pytest.fixture
 def engine() -> Iterator[EngineStore]:
-    paged_double.install()
     made = make_engine()
     yield made
     made.close()
@@ -48,7 +46,7 @@ def finish(worker: KvtierWorker, job_ids: set[int]) -> list[Any]:
 
 
 def save(worker: KvtierWorker, engine: EngineStore, block_ids: list[int]) -> None:
-    spec = SaveSpec(keys_of(engine, len(block_ids)), None)
+    spec = SaveSpec(keys_of(engine, len(block_ids)), None, "s")
     assert worker.submit_store(1, device_blocks(block_ids), spec)
     (ended,) = finish(worker, {1})
     assert (ended.job_id, ended.success) == (1, True)
@@ -98,7 +96,7 @@ def test_a_load_that_cannot_be_started_names_all_its_blocks(
 
 def test_a_save_that_fails_costs_nobody_anything(worker: KvtierWorker, engine: EngineStore) -> None:
     unknown = np.full(16, 7, dtype=np.uint8).tobytes()
-    spec = SaveSpec(keys_of(engine, 2, first=5), unknown)
+    spec = SaveSpec(keys_of(engine, 2, first=5), unknown, "s")
     assert worker.submit_store(1, device_blocks([1, 2]), spec)
     (ended,) = finish(worker, {1})
     assert (ended.success, ended.transfer_size) == (True, 0)
@@ -115,7 +113,7 @@ def test_transfers_are_told_once_and_only_when_they_ended(
 
 
 def test_after_shutdown_nothing_is_under_way(worker: KvtierWorker, engine: EngineStore) -> None:
-    worker.submit_store(1, device_blocks([1]), SaveSpec(keys_of(engine, 1), None))
+    worker.submit_store(1, device_blocks([1]), SaveSpec(keys_of(engine, 1), None, "s"))
     worker.shutdown()
     assert worker.get_finished() == []
     worker.shutdown()
