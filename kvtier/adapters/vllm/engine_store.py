@@ -39,6 +39,10 @@ class EngineStore:
         self.store: kvtier.BlockStore | None = None
         self.namespace: Namespace | None = None
         self.paged: kvtier.PagedBlocks | None = None
+        self.generation = 0
+        """Counts resets: what was planned before the last one must not be carried out."""
+        self.abandon_transfers: Callable[[], None] = lambda: None
+        """Set by the worker's half: ends what it has under way."""
         self.failed_requests: set[str] = set()
         """Requests with a failed load that the scheduler's half has not heard of yet."""
         if settings.device != "off":
@@ -71,6 +75,11 @@ class EngineStore:
         geometry = kvtier.PagedGeometry(fragments=tuple(fragments))
         self.paged = self.namespace.attach(list(tensors), geometry)
         self._say_sizes(num_device_blocks * block_bytes)
+
+    def reset(self) -> None:
+        """Ends every transfer, planned ones too: the device's blocks may vanish, or be others."""
+        self.generation += 1
+        self.abandon_transfers()
 
     def close(self) -> None:
         """Lets the device's blocks go and closes the store. May be called again."""

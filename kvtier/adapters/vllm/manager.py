@@ -101,7 +101,7 @@ class KvtierManager(OffloadingManager):
         self._release_lease(req_context.req_id)
         # From here until the worker starts the load nothing else protects what was found.
         self._leases[req_context.req_id] = namespace.lease(key_array, ttl_s=LEASE_TTL_S)
-        return LoadSpec(key_array, req_context.req_id)
+        return LoadSpec(key_array, req_context.req_id, self._engine.generation)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self._release_lease(req_context.req_id)
@@ -116,7 +116,7 @@ class KvtierManager(OffloadingManager):
         if namespace is not None and chain is not None and chain.rules.is_saving:
             run = chain.find_run([key[:-_GROUP_BYTES] for key in listed])
         if namespace is None or chain is None or run is None:
-            return PrepareStoreOutput([], SaveSpec(_no_keys(), None, req_context.req_id), [])
+            return PrepareStoreOutput([], self._save_spec(_no_keys(), None, req_context), [])
         start, end = run
         first = start
         if not chain.rules.saves_decode:
@@ -124,7 +124,7 @@ class KvtierManager(OffloadingManager):
         # What is stored already is the beginning of the chain: parents go before their children.
         start += _count_stored(namespace, chain.keys(namespace, start, end))
         parent = chain.keys(namespace, start - 1, start).tobytes() if start > 0 else None
-        spec = SaveSpec(chain.keys(namespace, start, end), parent, req_context.req_id)
+        spec = self._save_spec(chain.keys(namespace, start, end), parent, req_context)
         self._metrics.observe_scheduler_s(self._clock_s() - start_s)
         return PrepareStoreOutput(listed[start - first : end - first], spec, [])
 
@@ -141,6 +141,7 @@ class KvtierManager(OffloadingManager):
 
         What a new start of the engine finds on disk is what was saved before the first reset.
         """
+        self._engine.reset()
         self._epoch = uuid.uuid4().bytes
         for request_id in list(self._leases):
             self._release_lease(request_id)
@@ -190,6 +191,9 @@ class KvtierManager(OffloadingManager):
             chain.pending_until_s = now_s + PENDING_S_MAX
             namespace.prefetch(keys)
         return now_s < chain.pending_until_s
+
+    def _save_spec(self, keys: U8, parent: bytes | None, req_context: ReqContext) -> SaveSpec:
+        return SaveSpec(keys, parent, req_context.req_id, self._engine.generation)
 
     def _release_lease(self, request_id: str) -> None:
         lease = self._leases.pop(request_id, None)

@@ -14,6 +14,7 @@ class SaveSpec(LoadStoreSpec):
     keys: U8
     parent: bytes | None
     request_id: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,4 @@ class LoadSpec(LoadStoreSpec):
 
     keys: U8
     request_id: str
+    generation: int

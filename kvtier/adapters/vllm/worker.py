@@ -5,7 +5,7 @@ Not thread-safe: used by the worker's thread only.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +19,10 @@ from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
 from kvtier.core_log import logger
 from kvtier.errors import KvtierError, TimeoutError
+from kvtier.job import Job
 from kvtier.outcome import Outcome
 from kvtier.paged_blocks import PagedBlocks
+from kvtier.results import LoadResult, PutResult
 
 FLUSH_WAIT_S: Final = 1.0
 """How long the engine waits for a save when it wants the blocks for something else."""
@@ -31,7 +33,7 @@ class Transfer:
     """A save or load that the engine has not been told the end of."""
 
     job: Any
-    """None when it could not be started."""
+    """None when it was not started, or was abandoned."""
     block_ids: Any
     """int64[num_blocks]: the engine's blocks."""
     request_id: str | None
@@ -53,38 +55,31 @@ class KvtierWorker(OffloadingWorker):
         self._clock_s = clock_s
         self._transfers: dict[int, Transfer] = {}
         self._failed_block_ids: set[int] = set()
+        engine.abandon_transfers = self.abandon
 
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: SaveSpec, **options: Any
     ) -> bool:
         block_ids = src_spec.block_ids.astype(np.int64)
-        job = None
-        try:
-            job = self._paged.save(
-                dst_spec.keys, block_ids, parent=dst_spec.parent, request=dst_spec.request_id
-            )
-        except KvtierError as error:
-            logger.warning("a save was not started: %s", error)
-        self._transfers[job_id] = Transfer(
-            job=job, block_ids=block_ids, request_id=None, start_s=self._clock_s()
-        )
+
+        def start(paged: PagedBlocks) -> Job[PutResult]:
+            keys, parent = dst_spec.keys, dst_spec.parent
+            return paged.save(keys, block_ids, parent=parent, request=dst_spec.request_id)
+
+        job = self._start(start, dst_spec.generation)
+        self._add(job_id, job, block_ids, request_id=None)
         return True
 
     def submit_load(
         self, job_id: int, src_spec: LoadSpec, dst_spec: GPULoadStoreSpec, **options: Any
     ) -> bool:
         block_ids = dst_spec.block_ids.astype(np.int64)
-        job = None
-        try:
-            job = self._paged.load(src_spec.keys, block_ids, request=src_spec.request_id)
-        except KvtierError as error:
-            logger.warning("a load was not started: %s", error)
-        self._transfers[job_id] = Transfer(
-            job=job,
-            block_ids=block_ids,
-            request_id=src_spec.request_id,
-            start_s=self._clock_s(),
-        )
+
+        def start(paged: PagedBlocks) -> Job[LoadResult]:
+            return paged.load(src_spec.keys, block_ids, request=src_spec.request_id)
+
+        job = self._start(start, src_spec.generation)
+        self._add(job_id, job, block_ids, request_id=src_spec.request_id)
         return True
 
     def get_finished(self) -> list[TransferResult]:
@@ -108,18 +103,36 @@ class KvtierWorker(OffloadingWorker):
         failed, self._failed_block_ids = self._failed_block_ids, set()
         return failed
 
-    def shutdown(self) -> None:
-        """Ends all transfers: after it returned nobody touches the device's blocks."""
-        for transfer in self._transfers.values():
+    def abandon(self) -> None:
+        """Ends all transfers: after it returned nobody touches the device's blocks.
+
+        Each is still told to vLLM; loads among them count as failed.
+        """
+        for job_id, transfer in self._transfers.items():
             if transfer.job is not None:
                 transfer.job.cancel(wait=True)
+                self._transfers[job_id] = replace(transfer, job=None)
+
+    def shutdown(self) -> None:
+        self.abandon()
         self._transfers.clear()
 
-    @property
-    def _paged(self) -> PagedBlocks:
+    def _start(self, start: Callable[[PagedBlocks], Any], generation: int) -> Any:
+        if generation != self._engine.generation:
+            # Planned before a reset: what the blocks hold by now is not what the keys say.
+            return None
         # vLLM starts transfers only after it handed over its tensors.
         assert self._engine.paged is not None
-        return self._engine.paged
+        try:
+            return start(self._engine.paged)
+        except KvtierError as error:
+            logger.warning("a transfer was not started: %s", error)
+            return None
+
+    def _add(self, job_id: int, job: Any, block_ids: Any, *, request_id: str | None) -> None:
+        self._transfers[job_id] = Transfer(
+            job=job, block_ids=block_ids, request_id=request_id, start_s=self._clock_s()
+        )
 
     def _finish(self, job_id: int, transfer: Transfer) -> TransferResult:
         outcomes = (
