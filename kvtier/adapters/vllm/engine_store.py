@@ -68,11 +68,15 @@ class EngineStore:
         """Takes the engine's KV tensors: from now on there are blocks to save and load."""
         if self.store is None:
             return
-        block_bytes = sum(it.fragment_bytes for it in fragments)
-        self.namespace = self.store.namespace(
-            block_bytes=block_bytes, block_tokens=block_tokens, **self._identity
-        )
         geometry = kvtier.PagedGeometry(fragments=tuple(fragments))
+        block_bytes = geometry.block_bytes
+        # vLLM may keep a block's layers apart or together, by version and kind of its runner.
+        layout = f"{self._identity['layout']} {geometry.layout}"
+        self.namespace = self.store.namespace(
+            block_bytes=block_bytes,
+            block_tokens=block_tokens,
+            **{**self._identity, "layout": layout},
+        )
         self.paged = self.namespace.attach(list(tensors), geometry)
         self._say_sizes(num_device_blocks * block_bytes)
 

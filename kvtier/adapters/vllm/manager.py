@@ -16,6 +16,7 @@ from vllm.v1.kv_offload.base import (
     PrepareStoreOutput,
     ReqContext,
     RequestOffloadingContext,
+    ScheduleEndContext,
 )
 
 from kvtier.adapters.vllm.engine_identity import fold_adapter
@@ -55,6 +56,8 @@ class KvtierManager(OffloadingManager):
         self._chains: dict[str, RequestChain] = {}
         self._contexts: dict[str, bytes] = {}
         self._leases: dict[str, Lease] = {}
+        self._finished: list[str] = []
+        self._forgettable: list[str] = []
         self._metrics = StoreMetrics(engine, clock_s)
 
     def resolve(self, request: Any, num_computed_tokens: int) -> None:
@@ -132,9 +135,14 @@ class KvtierManager(OffloadingManager):
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        self._chains.pop(req_context.req_id, None)
-        self._contexts.pop(req_context.req_id, None)
-        self._engine.failed_requests.discard(req_context.req_id)
+        self._finished.append(req_context.req_id)
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """Forgets requests a step late: vLLM 0.26 saves their last blocks after their end."""
+        for request_id in self._forgettable:
+            self._chains.pop(request_id, None)
+            self._contexts.pop(request_id, None)
+        self._forgettable, self._finished = self._finished, []
 
     def reset_cache(self) -> None:
         """Makes all that was saved so far unfindable: the weights may have been changed.

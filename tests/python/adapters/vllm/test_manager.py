@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import vllm_engine  # noqa: F401
 from half_setup import BLOCK_TOKENS, Request, attach_tensors, make_engine
-from vllm.v1.kv_offload.base import LookupResult
+from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext
 
 import kvtier
 from kvtier.adapters.vllm import manager as manager_module
@@ -165,6 +165,20 @@ def test_after_a_reset_nothing_saved_before_is_found(
     assert answers(manager, Request("c", 4)) == [HIT] * 4
     # A restarted engine has the weights that it had before the reset.
     assert answers(KvtierManager(engine), Request("d", 4)) == [HIT] * 4
+
+
+def test_a_finished_request_may_save_its_last_blocks_in_the_next_step(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    request = Request("a", 3)
+    put_blocks(engine, manager, request, end=2)
+    manager.on_request_finished(request.context)
+    step = ScheduleEndContext(new_req_ids=[], preempted_req_ids=[])
+    manager.on_schedule_end(step)
+    last = manager.prepare_store(request.offload_keys(2), request.context)
+    assert last.keys_to_store == request.offload_keys(2)
+    manager.on_schedule_end(step)
+    assert manager.prepare_store(request.offload_keys(2), request.context).keys_to_store == []
 
 
 def test_another_adapter_s_blocks_are_not_found(
