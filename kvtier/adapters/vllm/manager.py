@@ -21,7 +21,7 @@ from vllm.v1.kv_offload.base import (
 
 from kvtier.adapters.vllm.engine_identity import fold_adapter
 from kvtier.adapters.vllm.engine_store import EngineStore
-from kvtier.adapters.vllm.request_chain import RequestChain, RequestRules
+from kvtier.adapters.vllm.request_chain import NO_KEYS, RequestChain, RequestRules
 from kvtier.adapters.vllm.request_rules import parse_request_rules
 from kvtier.adapters.vllm.store_metrics import StoreMetrics
 from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
@@ -68,13 +68,14 @@ class KvtierManager(OffloadingManager):
         start_s = self._clock_s()
         chain = self._find_or_make_chain(request, namespace)
         start = num_computed_tokens // namespace.block_tokens
-        chain.seek(start)
-        chain.found_end, chain.is_pending = start, False
+        chain.is_pending = False
+        num_found = 0
         if chain.rules.is_loading and start < chain.num_blocks:
             try:
-                self._look_up(chain, namespace, start)
+                num_found = self._look_up(chain, namespace, start)
             except KvtierError as error:
                 logger.warning("a lookup counts as a miss: %s", error)
+        chain.set_found(start, start + num_found)
         self._metrics.observe_scheduler_s(self._clock_s() - start_s)
 
     def forbid_loading(self, request_id: str) -> None:
@@ -89,8 +90,7 @@ class KvtierManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         chain = self._chains.get(req_context.req_id)
-        block_index = None if chain is None else chain.find(key[:-_GROUP_BYTES])
-        if chain is None or block_index is None or block_index >= chain.found_end:
+        if chain is None or key[:-_GROUP_BYTES] not in chain.found:
             return LookupResult.MISS
         return LookupResult.RETRY if chain.is_pending else LookupResult.HIT
 
@@ -119,7 +119,7 @@ class KvtierManager(OffloadingManager):
         if namespace is not None and chain is not None and chain.rules.is_saving:
             run = chain.find_run([key[:-_GROUP_BYTES] for key in listed])
         if namespace is None or chain is None or run is None:
-            return PrepareStoreOutput([], self._save_spec(_no_keys(), None, req_context), [])
+            return PrepareStoreOutput([], self._save_spec(NO_KEYS, None, req_context), [])
         start, end = run
         first = start
         if not chain.rules.saves_decode:
@@ -181,14 +181,14 @@ class KvtierManager(OffloadingManager):
         # Zeros stand for "no epoch" before an adapter: the two must not be taken for each other.
         return (self._epoch or bytes(len(adapter))) + adapter
 
-    def _look_up(self, chain: RequestChain, namespace: Namespace, start: int) -> None:
+    def _look_up(self, chain: RequestChain, namespace: Namespace, start: int) -> int:
         keys = chain.keys(namespace, start, chain.num_blocks)
         found = namespace.lookup(keys)
-        chain.found_end = start + found.num_blocks
         if self._engine.has_both_tiers and bool(
             np.any(found.tiers[: found.num_blocks] == int(Tier.DISK))
         ):
             chain.is_pending = self._brings_nearer(chain, namespace, keys[: found.num_blocks])
+        return found.num_blocks
 
     def _brings_nearer(self, chain: RequestChain, namespace: Namespace, keys: U8) -> bool:
         """Returns whether the load should wait for a prefetch, and starts that."""
@@ -211,7 +211,3 @@ class KvtierManager(OffloadingManager):
 
 def _count_stored(namespace: Namespace, keys: U8) -> int:
     return namespace.lookup(keys).num_blocks if len(keys) else 0
-
-
-def _no_keys() -> U8:
-    return np.empty((0, 16), dtype=np.uint8)

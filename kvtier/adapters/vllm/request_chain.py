@@ -3,14 +3,20 @@
 Not thread-safe: used by the scheduler's thread only.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from kvtier.block_keys import KEY_BYTES
 from kvtier.namespace import Namespace
 from kvtier.results import U8
+
+DIGEST_BYTES: Final = 32
+_FOLD_DOMAIN: Final = b"vllm block 1\0"
+NO_KEYS: Final = np.empty((0, KEY_BYTES), dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +31,7 @@ class RequestRules:
 class RequestChain:
     """The hashes that the engine gave a request's blocks, and the keys made of them.
 
-    A key is made once and kept: a request is looked up again in each step that it waits.
+    Keys are made once and kept: a request is looked up again in each step that it waits.
     """
 
     def __init__(
@@ -39,43 +45,39 @@ class RequestChain:
         # The engine's own list, which grows while the request decodes.
         self._hashes = hashes
         self._context = context
-        self._keys = bytearray()
-        self._cursor = 0
+        self._keys = NO_KEYS
+        self._run_hint = 0
+        self._found_range = (0, 0)
         self.num_prompt_blocks = num_prompt_blocks
         self.rules = rules
-        self.found_end = 0
-        """Blocks up to here can be loaded, as far as the last lookup knows."""
+        self.found: frozenset[bytes] = frozenset()
+        """Hashes of the blocks that can be loaded, as far as the last lookup knows."""
         self.is_pending = False
         """What was found is not near enough yet: ask again."""
         self.pending_until_s: float | None = None
-
-    def keys(self, namespace: Namespace, start: int, end: int) -> U8:
-        """Returns uint8[end - start, 16]: the keys of blocks from `start` to before `end`."""
-        for block_index in range(len(self._keys) // KEY_BYTES, end):
-            self._keys += namespace.key(self._hashes[block_index] + self._context).tobytes()
-        made = np.frombuffer(bytes(self._keys[start * KEY_BYTES : end * KEY_BYTES]), dtype=np.uint8)
-        return made.reshape(end - start, KEY_BYTES)
 
     @property
     def num_blocks(self) -> int:
         """Returns how many whole blocks the request has by now."""
         return len(self._hashes)
 
-    def find(self, block_hash: bytes) -> int | None:
-        """Returns the index of a block. Free when asked in order, as the engine does."""
-        cursor = self._cursor
-        if cursor < len(self._hashes) and self._hashes[cursor] == block_hash:
-            self._cursor = cursor + 1
-            return cursor
-        for block_index, known in enumerate(self._hashes):
-            if known == block_hash:
-                self._cursor = block_index + 1
-                return block_index
-        return None
+    def keys(self, namespace: Namespace, start: int, end: int) -> U8:
+        """Returns uint8[end - start, 16]: the keys of blocks from `start` to before `end`."""
+        num_made = len(self._keys)
+        if num_made < end:
+            made = make_keys(namespace, self._hashes[num_made:end], self._context)
+            self._keys = np.concatenate((self._keys, made))
+        return self._keys[start:end]
+
+    def set_found(self, start: int, end: int) -> None:
+        """Notes that blocks from `start` to before `end` can be loaded, and no others."""
+        if self._found_range != (start, end):
+            self._found_range = (start, end)
+            self.found = frozenset(self._hashes[start:end])
 
     def find_run(self, block_hashes: Sequence[bytes]) -> tuple[int, int] | None:
         """Returns (start, end) of the blocks with these hashes, cut where they stop following."""
-        start = self.find(block_hashes[0]) if block_hashes else None
+        start = self._find(block_hashes[0]) if block_hashes else None
         if start is None:
             return None
         end = start + 1
@@ -83,15 +85,31 @@ class RequestChain:
             if end >= len(self._hashes) or self._hashes[end] != block_hash:
                 break
             end += 1
-        self._cursor = end
+        self._run_hint = end
         return start, end
-
-    def seek(self, block_index: int) -> None:
-        """Says which block will be asked for next."""
-        self._cursor = block_index
 
     def change_context(self, context: bytes) -> None:
         """Forgets all keys: from now on the blocks are others, under other keys."""
         self._context = context
-        self._keys.clear()
-        self.found_end = 0
+        self._keys = NO_KEYS
+        self.set_found(0, 0)
+
+    def _find(self, block_hash: bytes) -> int | None:
+        # Runs mostly begin where the last one ended.
+        for first in (self._run_hint, 0):
+            with contextlib.suppress(ValueError):
+                return self._hashes.index(block_hash, first)
+        return None
+
+
+def make_keys(namespace: Namespace, hashes: Sequence[bytes], context: bytes) -> U8:
+    """Returns uint8[n, 16]: the engine's digests folded with the namespace and the context.
+
+    Of a digest of 32 bytes (SHA-256) half is as good as a key, so that one fold does for all:
+    there are thousands of blocks in a long prompt. Shorter ones are folded one by one.
+    """
+    if all(len(it) == DIGEST_BYTES for it in hashes):
+        digests = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+        return digests[:, :KEY_BYTES] ^ namespace.key(_FOLD_DOMAIN + context)
+    folded = b"".join(namespace.key(it + context).tobytes() for it in hashes)
+    return np.frombuffer(folded, dtype=np.uint8).reshape(-1, KEY_BYTES)
