@@ -10,6 +10,7 @@ from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
@@ -113,7 +114,11 @@ def _make_engine_store(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) 
     return EngineStore(
         settings,
         identity=describe_engine(
-            vllm_config, kv_cache_config, version=vllm_version, fingerprint=settings.fingerprint
+            vllm_config,
+            kv_cache_config,
+            version=vllm_version,
+            device_name=str(current_platform.get_device_name()),
+            fingerprint=settings.fingerprint,
         ),
         rules=RequestRules(
             is_loading=transfer_config.kv_role != "kv_producer",

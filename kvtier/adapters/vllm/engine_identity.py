@@ -21,7 +21,12 @@ _NAME_CHARACTERS: Final = 32
 
 
 def describe_engine(
-    vllm_config: Any, kv_cache_config: Any, *, version: str, fingerprint: str | None
+    vllm_config: Any,
+    kv_cache_config: Any,
+    *,
+    version: str,
+    device_name: str,
+    fingerprint: str | None,
 ) -> dict[str, object]:
     """Returns the arguments of BlockStore.namespace(), without the sizes of a block."""
     cache_config, model_config = vllm_config.cache_config, vllm_config.model_config
@@ -30,7 +35,9 @@ def describe_engine(
         "model": str(model_config.model),
         "fingerprint": find_fingerprint(vllm_config, fingerprint),
         "dtype": str(model_config.dtype) if cache_dtype == "auto" else cache_dtype,
-        "layout": _layout_text(vllm_config, kv_cache_config, version),
+        "layout": _layout_text(
+            vllm_config, kv_cache_config, {"vllm": version, "device": device_name}
+        ),
     }
 
 
@@ -110,16 +117,16 @@ def _model_texts(vllm_config: Any) -> Iterator[str]:
         yield from () if folder is None else _file_texts(folder)
 
 
-def _layout_text(vllm_config: Any, kv_cache_config: Any, version: str) -> str:
-    """Returns how bytes lie in a block. vLLM's version is in it: it says so nowhere else."""
+def _layout_text(vllm_config: Any, kv_cache_config: Any, where: dict[str, str]) -> str:
+    """Returns how bytes lie in a block: what is not said follows from version and device."""
     cache_config = vllm_config.cache_config
     group = kv_cache_config.kv_cache_groups[0]
     spec = group.kv_cache_spec
     fields = {
-        "vllm": version,
-        "device": str(vllm_config.device_config.device_type),
+        **where,
         "layout": str(getattr(cache_config, "kv_cache_layout", None)),
-        "backend": str(getattr(getattr(vllm_config, "attention_config", None), "backend", None)),
+        "layout_wish": os.environ.get("VLLM_KV_CACHE_LAYOUT", ""),
+        "backends": _backend_names(vllm_config, group.layer_names),
         "spec": type(spec).__name__,
         "num_layers": len(group.layer_names),
         "num_kv_heads": getattr(spec, "num_kv_heads", None),
@@ -129,6 +136,13 @@ def _layout_text(vllm_config: Any, kv_cache_config: Any, version: str) -> str:
         "first_hash": _first_hash(),
     }
     return json.dumps(fields, sort_keys=True)
+
+
+def _backend_names(vllm_config: Any, layer_names: Any) -> list[str]:
+    """Returns the attention backends of these layers: each lays out its blocks as it likes."""
+    layers = vllm_config.compilation_config.static_forward_context
+    found = (getattr(layers.get(name), "get_attn_backend", None) for name in layer_names)
+    return sorted({get_backend().get_name() for get_backend in found if get_backend is not None})
 
 
 def _first_hash() -> str:

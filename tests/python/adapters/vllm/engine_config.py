@@ -4,6 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+LAYER_NAMES = ("layer.0", "layer.1")
+
 
 class FullAttentionSpec:
     """Only its name, its sizes and its block matter."""
@@ -16,6 +18,18 @@ class FullAttentionSpec:
 
 class SlidingWindowSpec(FullAttentionSpec):
     pass
+
+
+class Backend:
+    name = "FLASH_ATTN"
+
+    @classmethod
+    def get_name(cls) -> str:
+        return cls.name
+
+
+class OtherBackend(Backend):
+    name = "FLASHINFER"
 
 
 def make_model_folder(folder: Path) -> Path:
@@ -43,7 +57,11 @@ def make_config(model: object, **changes: Any) -> Any:
             prefix_caching_hash_algo="sha256",
         ),
         load_config=SimpleNamespace(load_format="auto"),
-        device_config=SimpleNamespace(device_type="cuda"),
+        compilation_config=SimpleNamespace(
+            static_forward_context={
+                name: SimpleNamespace(get_attn_backend=lambda: Backend) for name in LAYER_NAMES
+            }
+        ),
         speculative_config=None,
         parallel_config=SimpleNamespace(
             world_size=1,
@@ -61,7 +79,7 @@ def make_config(model: object, **changes: Any) -> Any:
 
 def make_kv_config(*specs: object) -> Any:
     groups = [
-        SimpleNamespace(kv_cache_spec=spec, layer_names=["layer.0", "layer.1"])
+        SimpleNamespace(kv_cache_spec=spec, layer_names=list(LAYER_NAMES))
         for spec in specs or (FullAttentionSpec(),)
     ]
     return SimpleNamespace(kv_cache_groups=groups)

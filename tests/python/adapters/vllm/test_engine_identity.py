@@ -7,9 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from engine_config import FullAttentionSpec, make_config, make_kv_config, make_model_folder
+from engine_config import (
+    FullAttentionSpec,
+    OtherBackend,
+    make_config,
+    make_kv_config,
+    make_model_folder,
+)
 
 from kvtier.adapters.vllm.engine_identity import describe_engine, find_fingerprint, fold_adapter
+
+WHERE = {"version": "0.32.0", "device_name": "a GPU"}
 
 
 @pytest.fixture
@@ -17,8 +25,10 @@ def model(tmp_path: Path) -> Path:
     return make_model_folder(tmp_path / "model")
 
 
-def describe(config: Any, kv_config: Any = None, version: str = "0.32.0") -> dict[str, object]:
-    return describe_engine(config, kv_config or make_kv_config(), version=version, fingerprint=None)
+def describe(config: Any, kv_config: Any = None, **where: str) -> dict[str, object]:
+    return describe_engine(
+        config, kv_config or make_kv_config(), fingerprint=None, **{**WHERE, **where}
+    )
 
 
 def test_a_restart_with_the_same_configuration_has_the_same_identity(model: Path) -> None:
@@ -35,7 +45,10 @@ def test_a_restart_with_the_same_configuration_has_the_same_identity(model: Path
         ("cache_config__cache_dtype", "fp8"),
         ("cache_config__kv_cache_layout", "BLHNC"),
         ("cache_config__prefix_caching_hash_algo", "xxhash"),
-        ("device_config__device_type", "cpu"),
+        (
+            "compilation_config__static_forward_context",
+            {"layer.0": SimpleNamespace(get_attn_backend=lambda: OtherBackend)},
+        ),
         ("speculative_config", SimpleNamespace(method="eagle", model="/no/such/folder")),
         ("load_config__load_format", "dummy"),
     ],
@@ -47,9 +60,18 @@ def test_a_changed_field_is_another_identity(model: Path, name: str, value: obje
 def test_another_version_or_shape_is_another_identity(model: Path) -> None:
     config = make_config(model)
     assert describe(config, version="0.33.0") != describe(config)
+    assert describe(config, device_name="another GPU") != describe(config)
     wide = FullAttentionSpec()
     wide.num_kv_heads = 8
     assert describe(config, make_kv_config(wide)) != describe(config)
+
+
+def test_a_layout_asked_for_by_variable_is_another_identity(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = describe(make_config(model))
+    monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", "HND")
+    assert describe(make_config(model)) != before
 
 
 def test_weights_written_anew_under_their_name_are_others(model: Path) -> None:
