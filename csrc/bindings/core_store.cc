@@ -1,6 +1,7 @@
 // The calls of CoreStore: convert, release the GIL, call, convert.
 #include "bindings/core_store.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "bindings/array_arguments.h"
@@ -333,7 +334,37 @@ py::dict CoreStore::clear(bool host, bool disk) {
 }
 
 py::dict CoreStore::stats() {
-  return bindings::dict_of(run([](Store& store) { return store.stats(); }));
+  py::dict fields = bindings::dict_of(run([](Store& store) { return store.stats(); }));
+  if (fields.contains("host") && !fields["host"].is_none()) add_page_locks(fields["host"]);
+  return fields;
+}
+
+void CoreStore::add_page_locks(py::dict host_fields) {
+  std::string states;
+  std::string refusals;
+  std::uint64_t locked_bytes = 0;
+  {
+    const py::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(devices_mutex_);
+    for (const auto& [ordinal, device] : devices_) {
+      if (ordinal < 0) continue;
+      const paged::PagedDevice::PageLock found = device->page_lock();
+      const std::string name = "cuda:" + std::to_string(ordinal);
+      states += (states.empty() ? "" : ", ") + name + " " + found.state;
+      locked_bytes = std::max(locked_bytes, found.locked_bytes);
+      if (!found.refusal.empty()) refusals += name + ": " + found.refusal + ". ";
+    }
+  }
+  host_fields["page_locked_bytes"] = locked_bytes;
+  if (!states.empty()) host_fields["mode_page_lock"] = states;
+  if (!refusals.empty()) host_fields["mode_page_lock_note"] = refusals;
+}
+
+void CoreStore::warn_of_refusal(paged::PagedDevice& device) {
+  const std::string refusal = device.take_refusal();
+  if (refusal.empty()) return;
+  lines_->push("warning", "host memory is not page-locked, transfers are slower: " + refusal);
+  deliver_log();
 }
 
 void CoreStore::close(double timeout_s) {
