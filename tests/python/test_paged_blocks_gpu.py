@@ -1,4 +1,4 @@
-"""ns.attach, save and load on tensors of a GPU: right bytes, after the right work, from every tier."""
+"""ns.attach, save and load on tensors of a GPU: right bytes, after the right work, of each tier."""
 
 from __future__ import annotations
 
