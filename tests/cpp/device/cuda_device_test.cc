@@ -283,6 +283,15 @@ TEST_CASE("registered memory with an address of its own is left to plain copies"
   CHECK(source == target);
 }
 
+TEST_CASE("kernels that reach no host memory are left alone, and the note says so") {
+  FakeCudaDriver fake;
+  FakeCudaDriver::state().attributes = {19, 91};
+  const std::unique_ptr<Device> device = make_device(fake);
+  CHECK_FALSE(device->info().has_kernels);
+  CHECK_FALSE(device->info().can_kernels_reach_registered);
+  CHECK(device->info().note.find("reach host memory") != std::string::npos);
+}
+
 TEST_CASE("errors that end the context are told from those that do not") {
   for (const CudaResult lost : {4, 214, 700, 719, 805, 810, 999}) CHECK(is_cuda_context_lost(lost));
   // Out of memory, no compiler for PTX, not ready, already registered, a capture's.
