@@ -173,6 +173,18 @@ TEST_CASE("streams that are another device's or being captured are refused") {
   CHECK(device->failure().is_ok());
 }
 
+TEST_CASE("a number at which no stream can lie is refused, not followed") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  const Event event = device->create_event().value();
+  for (int round = 0; round < 2; ++round) {
+    const Status refused = device->record_event(event, {12345});
+    CHECK(refused.code() == StatusCode::kInvalidArgument);
+    CHECK(refused.message().find("stream=12345") != std::string::npos);
+    CHECK(device->record_event(event, {0x88888}).is_ok());
+  }
+}
+
 TEST_CASE("a lost context ends the device for good, a refused call does not") {
   FakeCudaDriver fake;
   const std::unique_ptr<Device> device = make_device(fake);
