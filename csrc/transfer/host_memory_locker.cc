@@ -168,6 +168,11 @@ bool HostMemoryLocker::stop(Clock& clock, TimeNs deadline_ns) {
   return true;
 }
 
+void HostMemoryLocker::leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (thread_.joinable()) thread_.detach();
+}
+
 HostMemoryLocker::Items::iterator HostMemoryLocker::find(std::span<std::byte> memory) {
   return std::find_if(items_.begin(), items_.end(), [&](const Item& item) {
     return item.memory.data() == memory.data() && item.memory.size() == memory.size();

@@ -50,6 +50,8 @@ class HostMemoryLocker {
   /// Cancels, waits for the piece that is being locked and unlocks what did not get ready. False:
   /// the driver had not let it go by `deadline_ns`. Idempotent.
   bool stop(Clock& clock, TimeNs deadline_ns);
+  /// For one that stop() could not stop, and that is never destroyed: nobody will join its thread.
+  void leave();
 
  private:
   struct Item {
