@@ -1,6 +1,7 @@
 // The calls of CoreStore: convert, release the GIL, call, convert.
 #include "bindings/core_store.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "bindings/array_arguments.h"
@@ -234,40 +235,6 @@ std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index,
                                           table.num_blocks(), namespace_index, std::move(holders));
 }
 
-std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
-                                                           const paged::PagedDeviceOptions& options,
-                                                           Status& failure) {
-  const std::lock_guard<std::mutex> lock(devices_mutex_);
-  const auto found = devices_.find(options.cuda_ordinal);
-  if (found != devices_.end()) return found->second;
-  auto memory = store.host_memory();
-  failure = memory.status();
-  if (failure.is_ok() && !store.stats().host.is_present) {
-    failure = Status(StatusCode::kConfig,
-                     "paged tensors need a host tier, through which blocks pass: host_bytes=0");
-  }
-  if (!failure.is_ok()) return nullptr;
-  auto opened = paged::PagedDevice::open(options);
-  failure = opened.status();
-  if (!failure.is_ok()) return nullptr;
-  std::shared_ptr<paged::PagedDevice> device = std::move(opened).value();
-  device->add_memory(std::move(memory).value());
-  const std::string note = device->engine().note();
-  if (!note.empty()) lines_->push("warning", "transfers are not at their best: " + note);
-  devices_.emplace(options.cuda_ordinal, device);
-  return device;
-}
-
-void CoreStore::close_devices(double timeout_s) {
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(devices_mutex_);
-  for (const auto& [ordinal, device] : devices_) {
-    if (!device->close(device->deadline_ns(ns_from_s(timeout_s)))) {
-      lines_->push("warning", "a device still holds transfers at close; their memory is kept");
-    }
-  }
-}
-
 void CoreStore::check_not_forked() const {
   if (is_forked_) throw_closed();
 }
@@ -333,7 +300,9 @@ py::dict CoreStore::clear(bool host, bool disk) {
 }
 
 py::dict CoreStore::stats() {
-  return bindings::dict_of(run([](Store& store) { return store.stats(); }));
+  py::dict fields = bindings::dict_of(run([](Store& store) { return store.stats(); }));
+  if (fields.contains("host") && !fields["host"].is_none()) add_page_locks(fields["host"]);
+  return fields;
 }
 
 void CoreStore::close(double timeout_s) {
