@@ -48,14 +48,15 @@ class KvtierConnector(OffloadingConnector):
         # vLLM would end a request whose load failed; what was not loaded can be computed.
         transfer_config.kv_load_failure_policy = "recompute"
         self._engine_id = str(transfer_config.engine_id)
+        self._half = role.name
         self._engine = acquire_engine_store(
-            self._engine_id, lambda: _make_engine_store(vllm_config, kv_cache_config)
+            self._engine_id, self._half, lambda: _make_engine_store(vllm_config, kv_cache_config)
         )
         _select_spec(vllm_config)
         try:
             super().__init__(vllm_config, role, kv_cache_config)
         except BaseException:
-            release_engine_store(self._engine_id)
+            release_engine_store(self._engine_id, self._half)
             raise
 
     def get_num_new_matched_tokens(
@@ -80,7 +81,7 @@ class KvtierConnector(OffloadingConnector):
 
     def shutdown(self) -> None:
         super().shutdown()
-        release_engine_store(self._engine_id)
+        release_engine_store(self._engine_id, self._half)
 
     @classmethod
     def build_prom_metrics(

@@ -14,7 +14,7 @@ from kvtier.adapters.vllm.connector_settings import ConnectorSettings
 from kvtier.adapters.vllm.instance_folder import divide_budget, open_store
 from kvtier.adapters.vllm.request_chain import RequestRules
 from kvtier.core_log import logger, warn_once
-from kvtier.errors import KvtierError
+from kvtier.errors import KvtierError, UnsupportedError
 from kvtier.namespace import Namespace
 from kvtier.paged_geometry import FragmentPlace
 from kvtier.units import format_bytes
@@ -116,15 +116,23 @@ class EngineStore:
 
 
 _lock: Final = threading.Lock()
-# Engine id -> its store and how many halves of the connector hold it.
-_engines: Final[dict[str, tuple[EngineStore, int]]] = {}
+# Engine id -> its store and the halves of the connector that hold it.
+_engines: Final[dict[str, tuple[EngineStore, set[str]]]] = {}
 
 
-def acquire_engine_store(engine_id: str, make: Callable[[], EngineStore]) -> EngineStore:
-    """Returns the store of an engine, made by the half that comes first."""
+def acquire_engine_store(engine_id: str, half: str, make: Callable[[], EngineStore]) -> EngineStore:
+    """Returns the store of an engine, made by the half that comes first.
+
+    Raises UnsupportedError when this half has it already: two connectors in one engine.
+    """
     with _lock:
-        engine, num_holders = _engines.get(engine_id) or (make(), 0)
-        _engines[engine_id] = (engine, num_holders + 1)
+        engine, halves = _engines.get(engine_id) or (make(), set())
+        if half in halves:
+            raise UnsupportedError(
+                "there is a KvtierConnector in this engine already; give a MultiConnector one of "
+                "them, with both tiers"
+            )
+        _engines[engine_id] = (engine, halves | {half})
         return engine
 
 
@@ -134,13 +142,15 @@ def find_engine_store(engine_id: str) -> EngineStore:
         return _engines[engine_id][0]
 
 
-def release_engine_store(engine_id: str) -> None:
-    """Closes the store with the last half that lets it go."""
+def release_engine_store(engine_id: str, half: str) -> None:
+    """Closes the store with the last half that lets it go. May be called again."""
     with _lock:
-        engine, num_holders = _engines.pop(engine_id, (None, 0))
-        if engine is None:
+        engine, halves = _engines.get(engine_id, (None, set()))
+        if engine is None or half not in halves:
             return
-        if num_holders > 1:
-            _engines[engine_id] = (engine, num_holders - 1)
+        if halves == {half}:
+            del _engines[engine_id]
+        else:
+            _engines[engine_id] = (engine, halves - {half})
             return
     engine.close()

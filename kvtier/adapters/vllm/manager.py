@@ -21,7 +21,12 @@ from vllm.v1.kv_offload.base import (
 
 from kvtier.adapters.vllm.engine_identity import fold_adapter
 from kvtier.adapters.vllm.engine_store import EngineStore
-from kvtier.adapters.vllm.request_chain import NO_KEYS, RequestChain, RequestRules
+from kvtier.adapters.vllm.request_chain import (
+    NO_KEYS,
+    PrefetchWait,
+    RequestChain,
+    RequestRules,
+)
 from kvtier.adapters.vllm.request_rules import parse_request_rules
 from kvtier.adapters.vllm.store_metrics import StoreMetrics
 from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
@@ -37,6 +42,8 @@ QUICK_LOAD_S: Final = 0.010
 """A hit that takes longer to read is prefetched first: a load holds the engine's blocks idle."""
 PENDING_S_MAX: Final = 1.0
 """How long a request waits for its prefetch; then it is loaded from wherever it lies."""
+PATIENCE_S: Final = 0.05
+"""How long it waits without any block coming nearer: a prefetch skips what has no room."""
 # A key of vLLM's is the block's hash and the number of its group in four bytes.
 _GROUP_BYTES: Final = 4
 
@@ -192,13 +199,14 @@ class KvtierManager(OffloadingManager):
 
     def _brings_nearer(self, chain: RequestChain, namespace: Namespace, keys: U8) -> bool:
         """Returns whether the load should wait for a prefetch, and starts that."""
-        if namespace.lookup(keys, max_load_s=QUICK_LOAD_S).num_blocks == len(keys):
+        num_near = namespace.lookup(keys, max_load_s=QUICK_LOAD_S).num_blocks
+        if num_near == len(keys):
             return False
         now_s = self._clock_s()
-        if chain.pending_until_s is None:
-            chain.pending_until_s = now_s + PENDING_S_MAX
+        if chain.wait is None:
+            chain.wait = PrefetchWait(until_s=now_s + PENDING_S_MAX)
             namespace.prefetch(keys)
-        return now_s < chain.pending_until_s
+        return chain.wait.goes_on(now_s, num_near, PATIENCE_S)
 
     def _save_spec(self, keys: U8, parent: bytes | None, req_context: ReqContext) -> SaveSpec:
         return SaveSpec(keys, parent, req_context.req_id, self._engine.generation)

@@ -28,6 +28,21 @@ class RequestRules:
     saves_decode: bool = True
 
 
+@dataclass(slots=True, kw_only=True)
+class PrefetchWait:
+    """How long a request still waits for blocks to come nearer."""
+
+    until_s: float
+    num_near: int = -1
+    progress_s: float = 0.0
+
+    def goes_on(self, now_s: float, num_near: int, patience_s: float) -> bool:
+        """Returns whether to wait on, now that `num_near` blocks can be had at once."""
+        if num_near > self.num_near:
+            self.num_near, self.progress_s = num_near, now_s
+        return now_s < self.until_s and now_s < self.progress_s + patience_s
+
+
 class RequestChain:
     """The hashes that the engine gave a request's blocks, and the keys made of them.
 
@@ -54,7 +69,8 @@ class RequestChain:
         """Hashes of the blocks that can be loaded, as far as the last lookup knows."""
         self.is_pending = False
         """What was found is not near enough yet: ask again."""
-        self.pending_until_s: float | None = None
+        self.wait: PrefetchWait | None = None
+        """Set when the request's prefetch was started; there is one for each request."""
 
     @property
     def num_blocks(self) -> int:

@@ -20,23 +20,32 @@ def make() -> Callable[[], EngineStore]:
 
 
 def test_both_halves_get_one_store_and_the_last_closes_it(make: Callable[[], EngineStore]) -> None:
-    first = acquire_engine_store("e", make)
-    assert acquire_engine_store("e", make) is first
+    first = acquire_engine_store("e", "WORKER", make)
+    assert acquire_engine_store("e", "SCHEDULER", make) is first
     assert find_engine_store("e") is first
     store = first.store
     assert store is not None
-    release_engine_store("e")
+    release_engine_store("e", "WORKER")
+    release_engine_store("e", "WORKER")
     store.stats()
-    release_engine_store("e")
+    release_engine_store("e", "SCHEDULER")
     with pytest.raises(kvtier.ClosedError):
         store.stats()
-    release_engine_store("e")
+    release_engine_store("e", "SCHEDULER")
+
+
+def test_a_second_connector_in_one_engine_is_refused(make: Callable[[], EngineStore]) -> None:
+    acquire_engine_store("e", "WORKER", make)
+    with pytest.raises(kvtier.UnsupportedError, match="MultiConnector"):
+        acquire_engine_store("e", "WORKER", make)
+    release_engine_store("e", "WORKER")
 
 
 def test_engines_do_not_share(make: Callable[[], EngineStore]) -> None:
-    assert acquire_engine_store("e", make) is not acquire_engine_store("f", make)
-    release_engine_store("e")
-    release_engine_store("f")
+    engines = [acquire_engine_store(name, "WORKER", make) for name in ("e", "f")]
+    assert engines[0] is not engines[1]
+    release_engine_store("e", "WORKER")
+    release_engine_store("f", "WORKER")
 
 
 def test_a_store_that_cannot_be_opened_leaves_nothing_behind(
@@ -46,9 +55,9 @@ def test_a_store_that_cannot_be_opened_leaves_nothing_behind(
         raise kvtier.ConfigError("no")
 
     with pytest.raises(kvtier.ConfigError):
-        acquire_engine_store("e", fail)
-    acquire_engine_store("e", make)
-    release_engine_store("e")
+        acquire_engine_store("e", "WORKER", fail)
+    acquire_engine_store("e", "WORKER", make)
+    release_engine_store("e", "WORKER")
 
 
 def test_an_engine_that_is_off_opens_nothing() -> None:

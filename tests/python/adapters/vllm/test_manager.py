@@ -239,7 +239,7 @@ def test_blocks_far_away_on_disk_are_fetched_before_they_are_promised(
     assert answers(manager, request) == [RETRY] * 4
     assert answers(manager, request) == [RETRY] * 4
     assert prefetched == [4]
-    clock.now_s += manager_module.PENDING_S_MAX
+    clock.now_s += manager_module.PATIENCE_S
     assert answers(manager, request) == [HIT] * 4
     engine.close()
 

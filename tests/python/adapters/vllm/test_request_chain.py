@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import kvtier
-from kvtier.adapters.vllm.request_chain import RequestChain, RequestRules, make_keys
+from kvtier.adapters.vllm.request_chain import PrefetchWait, RequestChain, RequestRules, make_keys
 
 
 @pytest.fixture
@@ -112,3 +112,16 @@ def test_a_run_ends_where_blocks_stop_following(make_chain: Callable[..., Reques
     assert chain.find_run(hashes[4:] + hashes_of(1, request=9)) == (4, 6)
     assert chain.find_run([b"unknown"]) is None
     assert chain.find_run([]) is None
+
+
+def test_a_wait_goes_on_while_blocks_come_nearer() -> None:
+    wait = PrefetchWait(until_s=101.0)
+    times = [(100.0, 0), (100.04, 1), (100.08, 2), (100.12, 2)]
+    assert [wait.goes_on(now_s, num_near, 0.05) for now_s, num_near in times] == [True] * 4
+    assert not wait.goes_on(100.14, 2, 0.05)
+
+
+def test_a_wait_ends_at_its_deadline_whatever_comes_nearer() -> None:
+    wait = PrefetchWait(until_s=101.0)
+    assert wait.goes_on(100.9, 5, 0.05)
+    assert not wait.goes_on(101.0, 6, 0.05)
