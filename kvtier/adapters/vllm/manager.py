@@ -3,6 +3,7 @@
 Not thread-safe: used by the scheduler's thread only. It moves no bytes.
 """
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -31,7 +32,7 @@ from kvtier.adapters.vllm.request_rules import parse_request_rules
 from kvtier.adapters.vllm.store_metrics import StoreMetrics
 from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
 from kvtier.core_log import logger
-from kvtier.errors import KvtierError
+from kvtier.errors import ClosedError, KvtierError
 from kvtier.lease import Lease
 from kvtier.namespace import Namespace
 from kvtier.outcome import Tier
@@ -213,8 +214,10 @@ class KvtierManager(OffloadingManager):
 
     def _release_lease(self, request_id: str) -> None:
         lease = self._leases.pop(request_id, None)
-        if lease is not None and self._engine.namespace is not None:
-            lease.release()
+        if lease is not None:
+            # Leases end with their store, and the interpreter's exit may close that first.
+            with contextlib.suppress(ClosedError):
+                lease.release()
 
 
 def _count_stored(namespace: Namespace, keys: U8) -> int:

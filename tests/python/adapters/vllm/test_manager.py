@@ -207,6 +207,18 @@ def test_what_is_about_to_be_loaded_cannot_be_deleted(
     assert engine.namespace.delete(spec.keys[:1]) == 3
 
 
+def test_shutting_down_after_the_store_closed_by_itself(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    put_blocks(engine, manager, Request("a", 2), end=2)
+    request = Request("b", 2)
+    answers(manager, request)
+    manager.prepare_load(request.offload_keys(), request.context)
+    assert engine.store is not None
+    engine.store.close()
+    manager.shutdown()
+
+
 def test_blocks_far_away_on_disk_are_fetched_before_they_are_promised(
     disk_folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
