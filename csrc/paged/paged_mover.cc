@@ -63,7 +63,10 @@ Result<BlockMover::MoveId> PagedMover::start(BlockMove move, OnEnd on_end) {
   return submitted.value();
 }
 
-void PagedMover::cancel(MoveId move_id) { device_->engine().cancel(move_id); }
+std::optional<BlockMoveResult> PagedMover::cancel(MoveId move_id) {
+  device_->engine().cancel(move_id);
+  return std::nullopt;
+}
 
 void PagedMover::finish_starting() {
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,7 +26,7 @@ class PagedMover final : public BlockMover {
              std::shared_ptr<const transfer::ReadyPoint> ready);
 
   Result<MoveId> start(BlockMove move, OnEnd on_end) override;
-  void cancel(MoveId move_id) override;
+  std::optional<BlockMoveResult> cancel(MoveId move_id) override;
   void finish_starting() override;
 
   /// int64[num_blocks], by position in the call's keys.

@@ -124,6 +124,8 @@ void Store::Impl::abandon_after_fork() {
   is_abandoned_.store(true, std::memory_order_release);
   if (seams_.directory) seams_.directory->close_after_fork();
   if (seams_.io_engine) seams_.io_engine->close_after_fork();
+  if (host_) host_->arena()->close_after_fork();
+  if (staging_) staging_->arena()->close_after_fork();
 }
 
 bool Store::Impl::close_for_good() {

@@ -80,6 +80,7 @@ class Store::Impl {
   Result<std::shared_ptr<Job>> save_async(const SaveRequest& request, std::function<void()> on_end);
   Result<std::shared_ptr<Job>> load_async(const LoadRequest& request, std::function<void()> on_end);
   Result<std::vector<HostMemory>> host_memory();
+  Result<std::vector<std::shared_ptr<const Arena>>> shared_arenas();
   Status prefetch(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Status wait_job(const Job& job, TimeNs timeout_ns);
   Status cancel_job(const Job& job);

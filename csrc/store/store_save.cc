@@ -87,11 +87,21 @@ std::shared_ptr<MoveUnderWay> Store::Impl::start_move(BlockMover& mover, BlockMo
 Task<void> Store::Impl::end_move(MoveUnderWay& move, BlockMover& mover, TimeNs deadline_ns,
                                  Flow& flow) {
   const auto is_ended = [&move] { return move.is_ended; };
-  const bool is_in_time = co_await wait_until(flow, is_ended, deadline_ns);
-  if (is_in_time) co_return;
-  mover.cancel(move.move_id);
-  co_await WaitToTheEnd(flow, is_ended);
-  KVTIER_CHECK(move.is_ended);
+  (void)co_await wait_until(flow, is_ended, deadline_ns);
+  while (!move.is_ended) {
+    std::optional<BlockMoveResult> ended = mover.cancel(move.move_id);
+    if (ended) {
+      move.result = std::move(*ended);
+      move.is_ended = true;
+      co_return;
+    }
+    // Asked once more when the store closes: its slots are used by nobody after that.
+    const bool was_cut_short = is_cut_short_;
+    const auto may_have_ended = [this, &move, was_cut_short] {
+      return move.is_ended || is_cut_short_ != was_cut_short;
+    };
+    co_await WaitToTheEnd(flow, may_have_ended);
+  }
 }
 
 }  // namespace kvtier

@@ -41,9 +41,10 @@ class MoverDouble : public BlockMover {
     }
     return last_id_;
   }
-  void cancel(MoveId move_id) override {
+  std::optional<BlockMoveResult> cancel(MoveId move_id) override {
     ++num_cancels;
     for (Move& it : under_way_) it.is_cancelled = it.is_cancelled || it.move_id == move_id;
+    return std::nullopt;
   }
   void finish_starting() override { is_finished = true; }
 
