@@ -193,7 +193,10 @@ class PagedWorker:
         return WorkerJob(self, self._core_worker.submit(fields, ids, stream_id), plan)
 
     def stats(self) -> dict[str, Leaf]:
-        """Returns counters of the device's transfers, as PagedBlocks.stats()."""
+        """Returns counters of the device's transfers, as PagedBlocks.stats().
+
+        `page_lock`: "ready", "pending", "refused" or "unneeded"; `page_lock_note`: why refused.
+        """
         return dict(self._core_worker.stats())
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ _TIER_NUMBERS: Final = (
     "blocks",
     "pinned_bytes",
     "leased_bytes",
+    "page_locked_bytes",
     "backlog_bytes",
     "read_bytes_per_s",
     "unserved_bytes",

@@ -58,6 +58,7 @@ std::shared_ptr<BlockMover> CoreAttachment::make_mover(TransferDirection directi
     throw_if_error(Status(StatusCode::kInvalidArgument, "the tensors were detached; attach again"));
   }
   store_.check_open();
+  store_.warn_of_refusal(*device_);
   // In this very thread: its default stream may be meant.
   auto ready = [&] {
     const py::gil_scoped_release release;

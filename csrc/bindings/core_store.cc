@@ -250,7 +250,9 @@ py::dict CoreStore::clear(bool host, bool disk) {
 }
 
 py::dict CoreStore::stats() {
-  return bindings::dict_of(run([](Store& store) { return store.stats(); }));
+  py::dict fields = bindings::dict_of(run([](Store& store) { return store.stats(); }));
+  if (fields.contains("host") && !fields["host"].is_none()) add_page_locks(fields["host"]);
+  return fields;
 }
 
 void CoreStore::close(double timeout_s) {
@@ -261,6 +263,7 @@ void CoreStore::close(double timeout_s) {
   wait_for_calls();
   plans_->forget_all();
   close_devices(timeout_s);
+  stop_sharing();
   deliver_log();
   throw_if_error(status);
 }

@@ -114,6 +114,8 @@ class CoreStore {
   std::unique_ptr<CoreJob> save_async(const SaveRequest& request, pybind11::object holders);
   std::unique_ptr<CoreJob> load_async(const LoadRequest& request, pybind11::object holders);
   void check_open() const { (void)use(); }
+  /// Says once what keeps transfers of the device from being fast.
+  void warn_of_refusal(paged::PagedDevice& device);
   bool is_forked() const { return is_forked_; }
 
   // For CoreJob.
@@ -140,8 +142,10 @@ class CoreStore {
                                                   Status& failure);
   std::shared_ptr<BlockMover> make_planned_mover(transfer::TransferDirection direction,
                                                  const PlannedRanks& ranks);
+  void add_page_locks(pybind11::dict host_fields);
   /// After the store: nothing of it is on a device any more.
   void close_devices(double timeout_s);
+  void stop_sharing();
   /// Waits until no other thread is between releasing the GIL and taking it again.
   void wait_for_calls();
   void deliver_log();

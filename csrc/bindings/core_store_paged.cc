@@ -37,41 +37,6 @@ std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index,
                                           table.num_blocks(), namespace_index, std::move(holders));
 }
 
-std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
-                                                           const paged::PagedDeviceOptions& options,
-                                                           Status& failure) {
-  const std::lock_guard<std::mutex> lock(devices_mutex_);
-  const auto found = devices_.find(options.cuda_ordinal);
-  if (found != devices_.end()) return found->second;
-  auto memory = store.host_memory();
-  failure = memory.status();
-  if (failure.is_ok() && !store.stats().host.is_present) {
-    failure = Status(StatusCode::kConfig,
-                     "paged tensors need a host tier, through which blocks pass: host_bytes=0");
-  }
-  if (!failure.is_ok()) return nullptr;
-  auto opened = paged::PagedDevice::open(options);
-  failure = opened.status();
-  if (!failure.is_ok()) return nullptr;
-  std::shared_ptr<paged::PagedDevice> device = std::move(opened).value();
-  device->add_memory(std::move(memory).value());
-  const std::string note = device->engine().note();
-  if (!note.empty()) lines_->push("warning", "transfers are not at their best: " + note);
-  devices_.emplace(options.cuda_ordinal, device);
-  return device;
-}
-
-void CoreStore::close_devices(double timeout_s) {
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(devices_mutex_);
-  for (const auto& [ordinal, device] : devices_) {
-    if (!device->close(device->deadline_ns(ns_from_s(timeout_s)))) {
-      lines_->push("warning", "a device still holds transfers at close; their memory is kept");
-    }
-  }
-  arena_server_.reset();
-}
-
 void CoreStore::order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id,
                                    double timeout_s) {
   throw_if_error(
@@ -135,6 +100,12 @@ std::vector<ArenaPlace> CoreStore::share_arenas() {
                           return arena_server_->places();
                         }),
                         CallKind::kSetUp);
+}
+
+void CoreStore::stop_sharing() {
+  const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(devices_mutex_);
+  arena_server_.reset();
 }
 
 }  // namespace kvtier::bindings

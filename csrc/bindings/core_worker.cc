@@ -117,9 +117,13 @@ std::unique_ptr<CoreWorkerJob> CorePagedWorker::submit(const py::dict& plan,
 
 py::dict CorePagedWorker::stats() const {
   (void)view_.use();
-  py::dict fields = dict_of(worker_->engine().stats());
-  fields["note"] = worker_->engine().note();
-  fields["device"] = worker_->engine().device_info().name;
+  paged::PagedDevice& device = worker_->device();
+  const paged::PagedDevice::PageLock locked = device.page_lock();
+  py::dict fields = dict_of(device.engine().stats());
+  fields["note"] = device.engine().note();
+  fields["device"] = device.engine().device_info().name;
+  fields["page_lock"] = locked.state;
+  fields["page_lock_note"] = locked.refusal;
   return fields;
 }
 

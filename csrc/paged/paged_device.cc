@@ -33,9 +33,38 @@ void PagedDevice::add_memory(std::vector<HostMemory> memory) {
   const DeviceInfo info = engine_->device_info();
   for (HostMemory& it : memory) {
     // The host's own device reaches all memory alike.
-    if (info.kind != DeviceKind::kHost) (void)engine_->add_host_memory(it.bytes).is_ok();
+    const bool is_locked = info.kind != DeviceKind::kHost;
+    if (is_locked) {
+      Status begun = engine_->begin_host_memory(it.bytes);
+      if (!begun.is_ok()) refusal_ = begun.message();
+    }
     memory_.push_back(std::move(it));
   }
+}
+
+PagedDevice::PageLock PagedDevice::page_lock() const {
+  PageLock found;
+  if (engine_->device_info().kind == DeviceKind::kHost) return found;
+  found.state = refusal_.empty() ? "ready" : "refused";
+  found.refusal = refusal_;
+  for (const HostMemory& it : memory_) {
+    const transfer::HostMemoryInfo info = engine_->host_memory_info(it.bytes);
+    found.locked_bytes += info.locked_bytes;
+    if (info.state == transfer::HostMemoryState::kRefused) {
+      found.state = "refused";
+      found.refusal = info.refusal.message();
+    } else if (info.state == transfer::HostMemoryState::kPending && found.state == "ready") {
+      found.state = "pending";
+    }
+  }
+  return found;
+}
+
+std::string PagedDevice::take_refusal() {
+  if (is_lock_settled_.load(std::memory_order_relaxed)) return {};
+  const PageLock found = page_lock();
+  if (found.state == "pending") return {};
+  return is_lock_settled_.exchange(true, std::memory_order_relaxed) ? std::string{} : found.refusal;
 }
 
 bool PagedDevice::close(TimeNs deadline_ns) {

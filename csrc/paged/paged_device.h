@@ -2,7 +2,10 @@
 // store there. Thread-safe.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,9 +32,18 @@ class PagedDevice {
   PagedDevice(const PagedDevice&) = delete;
   PagedDevice& operator=(const PagedDevice&) = delete;
 
-  /// Page-locks the memory of a store's slots where the device gains by it, and keeps it mapped. A
-  /// refusal makes transfers slower, no more; engine().note() tells.
+  /// Page-locks the memory of a store's slots in the background where the device gains by it, and
+  /// keeps it mapped. A refusal makes transfers slower, no more. Once, before anything is attached.
   void add_memory(std::vector<HostMemory> memory);
+  /// "ready", "pending", "refused" or "unneeded", with how much and why not.
+  struct PageLock {
+    std::string state = "unneeded";
+    std::uint64_t locked_bytes = 0;
+    std::string refusal;
+  };
+  PageLock page_lock() const;
+  /// The refusal, at the first call that finds one; else empty. Cheap once that is settled.
+  std::string take_refusal();
 
   transfer::TransferEngine& engine() { return *engine_; }
   Clock& clock() { return *clock_; }
@@ -50,10 +62,13 @@ class PagedDevice {
 
   // Constant after open(), but for close().
   std::vector<HostMemory> memory_;  // Outlives the engine, which unlocks it.
+  std::string refusal_;             // Of page-locking that did not even begin.
   std::unique_ptr<Clock> clock_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<transfer::TransferEngine> engine_;
   bool is_closed_ = false;
+  // Relaxed: whoever is first says it.
+  std::atomic<bool> is_lock_settled_{false};
 };
 
 }  // namespace kvtier::paged

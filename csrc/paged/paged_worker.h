@@ -52,7 +52,7 @@ class PagedWorker {
                                             std::span<const std::int64_t> block_ids,
                                             StreamId stream, std::function<void()> on_end);
 
-  transfer::TransferEngine& engine() { return device_->engine(); }
+  PagedDevice& device() { return *device_; }
   /// The view has closed, or this is a forked child: there is nothing to detach any more.
   void abandon() { attachment_id_ = 0; }
 

@@ -83,7 +83,7 @@ TimeNs TransferEngine::Impl::work() {
   deliver_results();
   take_inbox();  // Who receives a result may have submitted the next job.
   const TimeNs now_ns = clock_.now_ns();
-  TimeNs next_ns = kNeverNs;
+  TimeNs next_ns = locker_.advance() ? now_ns : kNeverNs;
   for (const Direction& direction : directions_) {
     if (direction.active.empty() && direction.queued.empty()) continue;
     const bool is_ending =

@@ -84,12 +84,24 @@ Status TransferEngine::add_host_memory(std::span<std::byte> memory) {
   return impl_->ranges().lock(memory);
 }
 
+Status TransferEngine::begin_host_memory(std::span<std::byte> memory) {
+  if (!impl_->is_this_process()) {
+    return Status(StatusCode::kClosed, "cannot page-lock memory for the device of another process");
+  }
+  return impl_->begin_host_memory(memory);
+}
+
+HostMemoryInfo TransferEngine::host_memory_info(std::span<std::byte> memory) const {
+  return impl_->is_this_process() ? impl_->locker().info(memory) : HostMemoryInfo{};
+}
+
 void TransferEngine::add_page_locked_memory(std::span<std::byte> memory) {
   if (impl_->is_this_process()) impl_->ranges().add(memory);
 }
 
 void TransferEngine::remove_host_memory(std::span<std::byte> memory) {
-  if (impl_->is_this_process()) impl_->ranges().remove(memory);
+  if (!impl_->is_this_process()) return;
+  if (!impl_->locker().drop(memory)) impl_->ranges().remove(memory);
 }
 
 Result<AttachmentId> TransferEngine::attach(std::span<const layout::TensorPlace> tensors,

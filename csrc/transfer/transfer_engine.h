@@ -36,9 +36,16 @@ class TransferEngine {
   /// Makes slots in this memory fast: page-locks it in pieces, all or none. The memory stays mapped
   /// until remove_host_memory() or close(). A refusal is a Status, and slots in it still work.
   Status add_host_memory(std::span<std::byte> memory);
+  /// The same in the background, in smaller pieces between which transfers go on; the memory stays
+  /// mapped likewise. Slots in it work at once, and the fast way when it is ready. Does not block.
+  /// kBusy: this very memory is known already; kExhausted, kClosed, or why there is no thread.
+  Status begin_host_memory(std::span<std::byte> memory);
+  /// How far it is, of exactly the memory that was begun.
+  HostMemoryInfo host_memory_info(std::span<std::byte> memory) const;
   /// For memory that somebody page-locked already, at the same address for the device's kernels.
   void add_page_locked_memory(std::span<std::byte> memory);
-  /// Requires: no job in flight uses it. Unlocks what add_host_memory() locked.
+  /// Requires: no job in flight uses it. Unlocks what add_host_memory() or begin_host_memory()
+  /// locked, and waits for a piece of it that is just being locked.
   void remove_host_memory(std::span<std::byte> memory);
 
   /// Makes an engine's tensors known. They stay allocated until detach(). kInvalidArgument: see

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/wait_piece.h"
+#include "transfer/host_memory_locker.h"
 #include "transfer/page_locked_ranges.h"
 #include "transfer/transfer_engine.h"
 #include "transfer/transfer_job.h"
@@ -48,6 +50,8 @@ class TransferEngine::Impl {
   bool has_stopped() const;
 
   PageLockedRanges& ranges() { return ranges_; }
+  HostMemoryLocker& locker() { return locker_; }
+  Status begin_host_memory(std::span<std::byte> memory);
   TransferStats stats() const;
   DeviceInfo device_info() const { return device_info_; }
   MethodModel model() const;
@@ -113,7 +117,8 @@ class TransferEngine::Impl {
   Clock& clock_;
   const TransferOptions options_;
   const DeviceInfo device_info_;
-  PageLockedRanges ranges_;  // Has its own mutex.
+  PageLockedRanges ranges_;  // These have their own mutexes.
+  HostMemoryLocker locker_;
   std::thread thread_;
 
   // Of the engine's thread.
@@ -141,8 +146,27 @@ class TransferEngine::Impl {
   bool is_closed_ = false;
   bool is_stopped_ = false;  // The thread is to leave.
   bool has_left_ = true;     // There is no thread.
+  bool is_locker_stopped_ = false;
   bool has_failed_ = false;  // An exception went through the thread's work; it only settles.
   Status failure_{StatusCode::kInternal, "transfer engine failed"};
 };
+
+template <typename Predicate>
+bool TransferEngine::Impl::wait_for(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns,
+                                    const Predicate& is_done) {
+  if (!options_.has_thread && !is_done()) {
+    lock.unlock();
+    advance();
+    lock.lock();
+    return is_done();
+  }
+  while (!is_done()) {
+    const TimeNs now_ns = clock_.now_ns();
+    // Without a thread that works, nothing gets any further.
+    if (now_ns >= deadline_ns || is_stopped_) return false;
+    jobs_changed_.wait_for(lock, piece_until(now_ns, deadline_ns));
+  }
+  return true;
+}
 
 }  // namespace kvtier::transfer

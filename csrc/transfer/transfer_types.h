@@ -91,6 +91,20 @@ struct TransferRequest {
   std::function<void(TransferResult)> on_result;
 };
 
+/// How far memory is that is page-locked in the background.
+enum class HostMemoryState : std::uint8_t {
+  kUnknown,  // Nobody asked for it, or it was removed.
+  kPending,  // Slots in it work already, through the ring.
+  kReady,
+  kRefused,  // Slots in it go on working so.
+};
+
+struct HostMemoryInfo {
+  HostMemoryState state = HostMemoryState::kUnknown;
+  std::uint64_t locked_bytes = 0;
+  Status refusal;  // Why, when it was.
+};
+
 struct TransferStats {
   std::uint64_t jobs[kNumDirections][kNumMethods] = {};
   std::uint64_t moved_bytes[kNumDirections][kNumMethods] = {};
@@ -103,6 +117,7 @@ struct TransferStats {
   std::uint64_t ring_bytes = 0;     // Page-locked, for slots that are not: taken when needed.
   std::uint64_t bounced_bytes = 0;  // What went through it.
   std::uint64_t page_locked_bytes = 0;
+  std::uint64_t page_lock_pending_bytes = 0;  // Of memory that is being page-locked.
 };
 
 }  // namespace kvtier::transfer

@@ -12,59 +12,20 @@ import numpy as np
 import pytest
 from worker_process import (
     EMPTY,
+    MIB,
+    NUM_RANKS,
     PART_BYTES,
     Worker,
-    WorkerSetup,
+    carry_out,
     make_tensors,
+    open_namespace,
     rows_of,
+    setup_of,
+    start_workers,
 )
 
 import kvtier
 from kvtier import ArenaView, Outcome, PagedGeometry, PagedWorker, PlanResult
-
-MIB = 1 << 20
-NUM_RANKS = 2
-
-
-def open_namespace(
-    path: Path | None = None, **settings: object
-) -> tuple[kvtier.BlockStore, kvtier.Namespace]:
-    named = {"host_bytes": 4 * MIB, "disk_bytes": 32 * MIB, "shared_arena": True, **settings}
-    store = kvtier.open(path, **named)
-    return store, store.namespace(
-        model="m",
-        block_bytes=NUM_RANKS * PART_BYTES,
-        parts=[PART_BYTES] * NUM_RANKS,
-        tp_size=NUM_RANKS,
-        fingerprint="f",
-    )
-
-
-def setup_of(store: kvtier.BlockStore, ns: kvtier.Namespace, rank: int) -> WorkerSetup:
-    return WorkerSetup(store.arena_handle(), ns.id, ns.part_bytes, rank, seed=100 + rank)
-
-
-def start_workers(store: kvtier.BlockStore, ns: kvtier.Namespace) -> list[Worker]:
-    workers = [Worker(setup_of(store, ns, rank)) for rank in range(NUM_RANKS)]
-    return [worker.wait_ready() for worker in workers]
-
-
-def carry_out(
-    store: kvtier.BlockStore,
-    job: kvtier.PlannedJob,  # type: ignore[type-arg]
-    workers: list[Worker],
-    block_ids: list[int],
-) -> object:
-    """Brings every plan to every rank, all at work at once, and their answers back."""
-    while not job.are_plans_exhausted:
-        for plan in job.take_plans(timeout_s=10):
-            for worker in workers:
-                worker.send("plan", plan, block_ids)
-            for worker in workers:
-                result = worker.receive()
-                assert isinstance(result, PlanResult)
-                assert store.finish_plan(result)
-    return job.wait(10)
 
 
 @pytest.fixture

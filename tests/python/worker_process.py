@@ -10,11 +10,15 @@ import os
 import signal
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import kvtier
 
+MIB = 1 << 20
+NUM_RANKS = 2
 NUM_ROWS = 32
 LAYER_SHAPE = (NUM_ROWS, 2, 8, 50)  # Rows of K and V, tokens, bytes of one token.
 NUM_LAYERS = 3
@@ -41,11 +45,18 @@ class WorkerSetup:
     part_bytes: tuple[int, ...]
     rank: int
     seed: int
+    device: str = "cpu"
 
 
 def serve(setup: WorkerSetup, pipe: Connection) -> None:
-    """Answers ("plan", plan, block_ids), ("rows", block_ids), ("clear",), ("die_at", plan)."""
-    tensors = make_tensors(setup.seed)
+    """Answers ("plan", plan, block_ids), ("rows", block_ids), ("clear",), ("stats",), and dies at
+    ("die_at", plan, block_ids).
+    """
+    tensors: list[Any] = list(make_tensors(setup.seed))
+    if setup.device != "cpu":
+        import torch
+
+        tensors = [torch.from_numpy(it).to(setup.device) for it in tensors]
     with kvtier.ArenaView.open(setup.handle) as view:
         worker = kvtier.PagedWorker(
             view,
@@ -64,7 +75,7 @@ def serve(setup: WorkerSetup, pipe: Connection) -> None:
             pipe.send(_answer(worker, tensors, request))
 
 
-def _answer(worker: kvtier.PagedWorker, tensors: list[np.ndarray], request: tuple) -> object:
+def _answer(worker: kvtier.PagedWorker, tensors: list[Any], request: tuple[Any, ...]) -> object:
     if request[0] == "plan":
         _, plan, block_ids = request
         try:
@@ -72,7 +83,10 @@ def _answer(worker: kvtier.PagedWorker, tensors: list[np.ndarray], request: tupl
         except kvtier.UsageError as error:
             return kvtier.PlanResult.failed(plan, worker.rank, str(error))
     if request[0] == "rows":
-        return rows_of(tensors, request[1])
+        on_host = [it if isinstance(it, np.ndarray) else it.cpu().numpy() for it in tensors]
+        return rows_of(on_host, request[1])
+    if request[0] == "stats":
+        return worker.stats()
     if request[0] == "clear":
         for tensor in tensors:
             tensor[:] = EMPTY
@@ -95,7 +109,7 @@ class Worker:
         theirs.close()
 
     def wait_ready(self) -> Worker:
-        assert self._pipe.poll(20)
+        assert self._pipe.poll(60)
         assert self._pipe.recv() == "ready"
         return self
 
@@ -103,7 +117,7 @@ class Worker:
         self._pipe.send(request)
 
     def receive(self) -> object:
-        assert self._pipe.poll(20)
+        assert self._pipe.poll(60)
         return self._pipe.recv()
 
     def ask(self, *request: object) -> object:
@@ -122,3 +136,53 @@ class Worker:
         self.process.kill()
         self.process.join()
         self._pipe.close()
+
+
+def open_namespace(
+    path: Path | None = None, **settings: object
+) -> tuple[kvtier.BlockStore, kvtier.Namespace]:
+    named: dict[str, Any] = {
+        "host_bytes": 4 * MIB,
+        "disk_bytes": 32 * MIB,
+        "shared_arena": True,
+        **settings,
+    }
+    store = kvtier.open(path, **named)
+    return store, store.namespace(
+        model="m",
+        block_bytes=NUM_RANKS * PART_BYTES,
+        parts=[PART_BYTES] * NUM_RANKS,
+        tp_size=NUM_RANKS,
+        fingerprint="f",
+    )
+
+
+def setup_of(
+    store: kvtier.BlockStore, ns: kvtier.Namespace, rank: int, device: str = "cpu"
+) -> WorkerSetup:
+    return WorkerSetup(store.arena_handle(), ns.id, ns.part_bytes, rank, 100 + rank, device)
+
+
+def start_workers(
+    store: kvtier.BlockStore, ns: kvtier.Namespace, device: str = "cpu"
+) -> list[Worker]:
+    workers = [Worker(setup_of(store, ns, rank, device)) for rank in range(NUM_RANKS)]
+    return [worker.wait_ready() for worker in workers]
+
+
+def carry_out(
+    store: kvtier.BlockStore,
+    job: kvtier.PlannedJob[Any],
+    workers: list[Worker],
+    block_ids: list[int],
+) -> object:
+    """Brings every plan to every rank, all at work at once, and their answers back."""
+    while not job.are_plans_exhausted:
+        for plan in job.take_plans(timeout_s=10):
+            for worker in workers:
+                worker.send("plan", plan, block_ids)
+            for worker in workers:
+                result = worker.receive()
+                assert isinstance(result, kvtier.PlanResult)
+                assert store.finish_plan(result)
+    return job.wait(10)

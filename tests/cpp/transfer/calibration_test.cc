@@ -13,6 +13,7 @@
 
 #include "device/host_device.h"
 #include "testing/temporary_folder.h"
+#include "testing/without_leak_check.h"
 
 namespace kvtier::testing {
 namespace {
@@ -159,6 +160,28 @@ TEST_CASE("a damaged calibration is measured anew and replaced, or the note says
     CHECK_MESSAGE(note.find("cannot measure methods") != std::string::npos, note);
   }
   CHECK(calibrated.is_saving());
+}
+
+TEST_CASE("a calibration is held up neither by the default stream nor by work that never ends") {
+  // What is in flight for ever keeps its memory.
+  const WithoutLeakCheck without_leak_check;
+  SystemClock clock;
+  HostDevice host(clock);
+  host.set_memory_unified(false);
+  host.submit_kernel(StreamId{0}, kNeverNs, [] {});
+  const auto engine = std::move(TransferEngine::create(host, clock, {})).value();
+  CHECK(engine->stats().num_chunks > 0);
+  HostDevice stuck(clock);
+  stuck.set_memory_unified(false);
+  stuck.set_copy_delay_ns(kNeverNs);
+  for (const bool has_thread : {false, true}) {
+    TransferOptions options;
+    options.has_thread = has_thread;
+    const auto slow = std::move(TransferEngine::create(stuck, clock, options)).value();
+    CHECK(slow->note().find("cannot measure methods") != std::string::npos);
+    // The scratch memory is the device's as long as it is in flight.
+    CHECK(slow->stats().page_locked_bytes > 0);
+  }
 }
 
 TEST_CASE("a calibration that cannot be written is used all the same, and the note says so") {
