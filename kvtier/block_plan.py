@@ -63,7 +63,10 @@ class PlanResult:
 
     @classmethod
     def failed(cls, plan: BlockPlan, rank: int, message: str) -> PlanResult:
-        """Returns the answer of a rank that did not begin with the plan, say for a wrong row."""
+        """Returns the answer of a rank that did not begin with the plan.
+
+        Say for a wrong row, or because the plan was never sent to it.
+        """
         return cls(
             plan_id=plan.plan_id,
             arena_id=plan.arena_id,
