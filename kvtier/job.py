@@ -93,7 +93,8 @@ class Job(Generic[Result]):
 
         stream: an int, or an object of torch, CuPy or others, of the tensors' device.
         Blocks only until the job's copies were handed to the device; for blocks on disk that is
-        when they were read. Raises TimeoutError after `timeout_s` (None: waits on), UsageError (a
+        when they were read. For tensors in CPU memory, which have no streams, until the job has
+        ended. Raises TimeoutError after `timeout_s` (None: waits on), UsageError (a
         put or get; a stream of another device).
         """
         if self._core_job.kind not in _PAGED_KINDS:
@@ -118,18 +119,17 @@ class JobTable:
     """The jobs that somebody keeps, so that poll() lists the very objects. Thread-safe."""
 
     def __init__(self) -> None:
-        # Never taken in a forked child: there the core refuses first.
-        self._lock = threading.Lock()
+        # Never taken in a forked child: there the core refuses first. Reentrant: a finalizer that
+        # runs meanwhile may poll.
+        self._lock = threading.RLock()
         self._jobs: weakref.WeakValueDictionary[int, AnyJob] = weakref.WeakValueDictionary()
 
     def find_or_make(self, store: object, core_job: _core.Job) -> AnyJob:
         """Returns the job around `core_job`; one that was dropped is made anew."""
+        # Made before: with the lock held nothing that collects garbage may run.
+        made: AnyJob = Job(store, core_job)
         with self._lock:
-            job = self._jobs.get(core_job.job_id)
-            if job is None:
-                made: AnyJob = Job(store, core_job)
-                job = self._jobs[core_job.job_id] = made
-            return job
+            return self._jobs.setdefault(core_job.job_id, made)
 
 
 def put_result(outcomes: U8) -> PutResult:

@@ -53,7 +53,7 @@ CoreStore::~CoreStore() {
     store_.reset();
     devices_.clear();
   }
-  release_buffers();
+  if (!is_forked_) release_buffers();
 }
 
 std::shared_ptr<Store> CoreStore::use() const {
@@ -218,7 +218,9 @@ std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index,
                                                   const std::vector<FragmentFields>& fragments,
                                                   const std::vector<std::uint64_t>& part_bytes,
                                                   py::object holders, const py::dict& options) {
-  const paged::PagedDeviceOptions device_options{cuda_ordinal, transfer_options_of(options)};
+  paged::PagedDeviceOptions device_options{cuda_ordinal, transfer_options_of(options)};
+  // More than the store has jobs, of which a load has several moves.
+  device_options.transfer.num_jobs_max = 16384;
   const auto places = places_of(tensors);
   const auto pieces = fragments_of(fragments);
   const FragmentTable table =
@@ -231,8 +233,10 @@ std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index,
     return device->engine().attach(places, pieces, part_bytes);
   });
   throw_if_error(failure, CallKind::kSetUp);
-  return std::make_unique<CoreAttachment>(*this, std::move(device), value_or_throw(attached),
-                                          table.num_blocks(), namespace_index, std::move(holders));
+  auto attachment = std::make_shared<const paged::PagedAttachment>(
+      std::move(device), value_or_throw(attached), table.num_blocks());
+  return std::make_unique<CoreAttachment>(*this, std::move(attachment), namespace_index,
+                                          std::move(holders));
 }
 
 void CoreStore::check_not_forked() const {
@@ -247,10 +251,14 @@ void CoreStore::cancel_job(const Job& job) {
   throw_if_error(run([&](Store& store) { return store.cancel_job(job); }));
 }
 
-void CoreStore::order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id,
-                                   double timeout_s) {
-  throw_if_error(
-      run([&](Store&) { return mover.order_stream_after({stream_id}, ns_from_s(timeout_s)); }));
+void CoreStore::order_stream_after(const Job& job, paged::PagedMover& mover,
+                                   std::uint64_t stream_id, double timeout_s) {
+  const TimeNs timeout_ns = ns_from_s(timeout_s);
+  throw_if_error(run([&](Store& store) {
+    // Where there are no streams, "after the job" is when it has ended.
+    if (mover.is_on_host()) return store.wait_job(job, timeout_ns);
+    return mover.order_stream_after({stream_id}, timeout_ns);
+  }));
 }
 
 std::vector<std::unique_ptr<CoreJob>> CoreStore::poll_jobs() {
