@@ -91,7 +91,8 @@ class Job(Generic[Result]):
 
         stream: an int, or an object of torch, CuPy or others, of the tensors' device.
         Blocks only until the job's copies were handed to the device; for blocks on disk that is
-        when they were read. Raises TimeoutError after `timeout_s` (None: waits on), UsageError (a
+        when they were read. For tensors in CPU memory, which have no streams, until the job has
+        ended. Raises TimeoutError after `timeout_s` (None: waits on), UsageError (a
         put or get; a stream of another device).
         """
         if self._core_job.kind not in _PAGED_KINDS:

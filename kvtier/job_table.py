@@ -20,16 +20,15 @@ class JobTable:
     """The jobs that somebody keeps, so that poll() lists the very objects. Thread-safe."""
 
     def __init__(self) -> None:
-        # Never taken in a forked child: there the core refuses first.
-        self._lock = threading.Lock()
+        # Never taken in a forked child: there the core refuses first. Reentrant: a finalizer that
+        # runs meanwhile may poll.
+        self._lock = threading.RLock()
         self._jobs: weakref.WeakValueDictionary[int, AnyJob] = weakref.WeakValueDictionary()
 
     def find_or_make(self, store: object, core_job: _core.Job) -> AnyJob:
         """Returns the job around `core_job`; one that was dropped is made anew."""
+        # Made before: with the lock held nothing that collects garbage may run.
+        is_planned = core_job.kind in _PLANNED_KINDS
+        made: AnyJob = (PlannedJob if is_planned else Job)(store, core_job)
         with self._lock:
-            job = self._jobs.get(core_job.job_id)
-            if job is None:
-                is_planned = core_job.kind in _PLANNED_KINDS
-                made: AnyJob = (PlannedJob if is_planned else Job)(store, core_job)
-                job = self._jobs[core_job.job_id] = made
-            return job
+            return self._jobs.setdefault(core_job.job_id, made)

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/checksum_kernels.h"
+#include "base/leaf_copy.h"
 
 namespace kvtier {
 
@@ -28,6 +29,18 @@ template <typename Integer>
 void store_little_endian(unsigned char* target, Integer value) {
   for (std::size_t byte_index = 0; byte_index < sizeof value; ++byte_index) {
     target[byte_index] = static_cast<unsigned char>(value >> (8 * byte_index));
+  }
+}
+
+// Values that lie there as bytes, the lowest first.
+void read_little_endian(std::span<std::uint64_t> values) {
+  for (std::uint64_t& stored : values) {
+    const auto* place = reinterpret_cast<const unsigned char*>(&stored);
+    std::uint64_t value = 0;
+    for (std::size_t byte_index = 0; byte_index < sizeof value; ++byte_index) {
+      value |= std::uint64_t{place[byte_index]} << (8 * byte_index);
+    }
+    stored = value;
   }
 }
 
@@ -63,14 +76,17 @@ void digest_leaves(std::span<const std::byte> data, std::span<std::uint64_t> dig
   KVTIER_CHECK(digests.size() == num_leaves_of(data.size()));
   auto* bytes = reinterpret_cast<unsigned char*>(digests.data());
   kernels_in_use().digest_leaves(raw(data.data()), data.size(), bytes);
-  for (std::uint64_t& digest : digests) {
-    const auto* place = reinterpret_cast<const unsigned char*>(&digest);
-    std::uint64_t value = 0;
-    for (std::size_t byte_index = 0; byte_index < sizeof value; ++byte_index) {
-      value |= std::uint64_t{place[byte_index]} << (8 * byte_index);
-    }
-    digest = value;
-  }
+  read_little_endian(digests);
+}
+
+void copy_and_digest_leaves(std::span<std::byte> target, std::span<const std::byte> source,
+                            std::span<std::uint64_t> digests) {
+  KVTIER_CHECK(target.size() == source.size());
+  KVTIER_CHECK(digests.size() == num_leaves_of(source.size()));
+  kernels_in_use().copy_and_digest_leaves(reinterpret_cast<unsigned char*>(target.data()),
+                                          raw(source.data()), source.size(),
+                                          reinterpret_cast<unsigned char*>(digests.data()));
+  read_little_endian(digests);
 }
 
 std::uint64_t checksum_digests(std::span<const std::uint64_t> digests, std::uint64_t length_bytes,

@@ -189,14 +189,27 @@ void kernel_digest_leaves(const unsigned char* source, std::size_t num_bytes,
 #endif
 }
 
+void kernel_copy_and_digest_leaves(unsigned char* target, const unsigned char* source,
+                                   std::size_t num_bytes, unsigned char* digests) {
+  hash_leaves<true>(target, source, num_bytes, digests);
+#if defined(__AVX__)
+  __builtin_ia32_vzeroupper();
+#endif
+}
+
 std::uint64_t kernel_checksum_metadata(const unsigned char* source, std::size_t num_bytes,
                                        std::uint64_t purpose) {
   return with_clean_registers(XXH3_64bits_withSeed(source, num_bytes, purpose));
 }
 
 constexpr ChecksumKernels make_checksum_kernels(const char* name) {
-  return {name,        kernel_checksum_part,    kernel_copy_and_checksum_part, kernel_digest_leaves,
-          kernel_copy, kernel_checksum_metadata};
+  return {name,
+          kernel_checksum_part,
+          kernel_copy_and_checksum_part,
+          kernel_digest_leaves,
+          kernel_copy_and_digest_leaves,
+          kernel_copy,
+          kernel_checksum_metadata};
 }
 
 }  // namespace

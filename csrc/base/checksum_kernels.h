@@ -24,6 +24,8 @@ struct ChecksumKernels {
                                           std::size_t num_bytes, const unsigned char* tail);
   /// `digests`: 8 bytes a leaf, little-endian.
   void (*digest_leaves)(const unsigned char* source, std::size_t num_bytes, unsigned char* digests);
+  void (*copy_and_digest_leaves)(unsigned char* target, const unsigned char* source,
+                                 std::size_t num_bytes, unsigned char* digests);
   /// Any alignment; not overlapping.
   void (*copy)(unsigned char* target, const unsigned char* source, std::size_t num_bytes);
   std::uint64_t (*checksum_metadata)(const unsigned char* source, std::size_t num_bytes,

@@ -71,7 +71,7 @@ void CoreJob::order_stream_after(std::uint64_t stream_id, double timeout_s) {
   // What has ended needs no order, after close as well.
   if (is_ended()) return;
   const auto mover = std::static_pointer_cast<paged::PagedMover>(job_->mover());
-  store_.order_stream_after(*mover, stream_id, timeout_s);
+  store_.order_stream_after(*job_, *mover, stream_id, timeout_s);
 }
 
 void CoreJob::cancel() {

@@ -55,7 +55,7 @@ CoreStore::~CoreStore() {
     devices_.clear();
     arena_server_.reset();
   }
-  release_buffers();
+  if (!is_forked_) release_buffers();
 }
 
 std::shared_ptr<Store> CoreStore::use() const {

@@ -122,7 +122,8 @@ class CoreStore {
   void check_not_forked() const;
   void wait_job(const Job& job, double timeout_s);
   void cancel_job(const Job& job);
-  void order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id, double timeout_s);
+  void order_stream_after(const Job& job, paged::PagedMover& mover, std::uint64_t stream_id,
+                          double timeout_s);
   std::vector<paged::MovePlan> take_plans(paged::PlannedMover& mover, double timeout_s);
   void release_buffers() { buffers_->release_ended(); }
 
@@ -150,10 +151,13 @@ class CoreStore {
   void wait_for_calls();
   void deliver_log();
 
-  // Guarded by devices_mutex_, which is never held while taking the GIL. Outlive the store.
+  // Neither is held while taking the GIL; the first is taken before the second.
+  std::mutex opening_mutex_;
+  // Guarded by devices_mutex_. Outlive the store.
   std::mutex devices_mutex_;
   std::map<int, std::shared_ptr<paged::PagedDevice>> devices_;  // By CUDA ordinal.
   std::unique_ptr<ArenaServer> arena_server_;                   // Once somebody asked for it.
+  bool are_devices_closed_ = false;
   // Guarded by the GIL.
   std::shared_ptr<Store> store_;
   bool is_closed_ = false;

@@ -20,7 +20,9 @@ std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index,
                                                   const std::vector<FragmentFields>& fragments,
                                                   const std::vector<std::uint64_t>& part_bytes,
                                                   py::object holders, const py::dict& options) {
-  const paged::PagedDeviceOptions device_options{cuda_ordinal, transfer_options_of(options)};
+  paged::PagedDeviceOptions device_options{cuda_ordinal, transfer_options_of(options)};
+  // More than the store has jobs, of which a load has several moves.
+  device_options.transfer.num_jobs_max = 16384;
   const auto places = places_of(tensors);
   const auto pieces = fragments_of(fragments);
   const FragmentTable table =
@@ -33,14 +35,20 @@ std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index,
     return device->engine().attach(places, pieces, part_bytes);
   });
   throw_if_error(failure, CallKind::kSetUp);
-  return std::make_unique<CoreAttachment>(*this, std::move(device), value_or_throw(attached),
-                                          table.num_blocks(), namespace_index, std::move(holders));
+  auto attachment = std::make_shared<const paged::PagedAttachment>(
+      std::move(device), value_or_throw(attached), table.num_blocks());
+  return std::make_unique<CoreAttachment>(*this, std::move(attachment), namespace_index,
+                                          std::move(holders));
 }
 
-void CoreStore::order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id,
-                                   double timeout_s) {
-  throw_if_error(
-      run([&](Store&) { return mover.order_stream_after({stream_id}, ns_from_s(timeout_s)); }));
+void CoreStore::order_stream_after(const Job& job, paged::PagedMover& mover,
+                                   std::uint64_t stream_id, double timeout_s) {
+  const TimeNs timeout_ns = ns_from_s(timeout_s);
+  throw_if_error(run([&](Store& store) {
+    // Where there are no streams, "after the job" is when it has ended.
+    if (mover.is_on_host()) return store.wait_job(job, timeout_ns);
+    return mover.order_stream_after({stream_id}, timeout_ns);
+  }));
 }
 
 std::shared_ptr<BlockMover> CoreStore::make_planned_mover(TransferDirection direction,

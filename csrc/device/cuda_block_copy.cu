@@ -47,37 +47,35 @@ struct FragmentList {
   unsigned equal_fragment_bytes;
 };
 
+/// The last item that begins at or before `place`. Requires: the first one does; ascending order.
+template <auto kBegin, typename Item>
+__device__ __forceinline__ const Item& last_not_after(const Item* items, unsigned num_items,
+                                                      unsigned place) {
+  unsigned first = 0;
+  unsigned last = num_items - 1;
+  while (first < last) {
+    const unsigned middle = (first + last + 1) / 2;
+    if (items[middle].*kBegin <= place) {
+      first = middle;
+    } else {
+      last = middle - 1;
+    }
+  }
+  return items[first];
+}
+
 __device__ __forceinline__ const KernelFragment& fragment_at(const FragmentList& list,
                                                              unsigned offset_bytes) {
   if (list.equal_fragment_bytes != 0) {
     return list.fragments[offset_bytes / list.equal_fragment_bytes];
   }
-  unsigned first = 0;
-  unsigned last = list.num_fragments - 1;
-  while (first < last) {
-    const unsigned middle = (first + last + 1) / 2;
-    if (list.fragments[middle].offset_bytes <= offset_bytes) {
-      first = middle;
-    } else {
-      last = middle - 1;
-    }
-  }
-  return list.fragments[first];
+  return last_not_after<&KernelFragment::offset_bytes>(list.fragments, list.num_fragments,
+                                                       offset_bytes);
 }
 
 __device__ __forceinline__ const KernelPart& part_of(const KernelArguments& arguments,
                                                      unsigned leaf_index) {
-  unsigned first = 0;
-  unsigned last = arguments.num_parts - 1;
-  while (first < last) {
-    const unsigned middle = (first + last + 1) / 2;
-    if (arguments.parts[middle].first_leaf <= leaf_index) {
-      first = middle;
-    } else {
-      last = middle - 1;
-    }
-  }
-  return arguments.parts[first];
+  return last_not_after<&KernelPart::first_leaf>(arguments.parts, arguments.num_parts, leaf_index);
 }
 
 __device__ __forceinline__ char* address_in(const KernelFragment& fragment, long long block_id,

@@ -66,7 +66,10 @@ Status CudaDevice::start(int ordinal, std::span<const unsigned char> image) {
   if (!good.is_ok()) return good;
   fill_info(ordinal);
   auto loaded = CudaKernels::load(driver_, image, upload_stream_);
-  if (loaded.is_ok()) {
+  if (loaded.is_ok() && !info_.can_kernels_reach_host) {
+    // Where a load's kernel would leave its digests.
+    info_.note = "kernels do not reach host memory here; copies use the copy engine alone";
+  } else if (loaded.is_ok()) {
     kernels_ = std::move(loaded).value();
     info_.has_kernels = true;
   } else {

@@ -95,6 +95,8 @@ class CudaDevice final : public Device {
   std::atomic<std::uint32_t> num_lanes_{0};
   // Release and acquire: whoever sees it also sees failure_.
   std::atomic<bool> has_failed_{false};
+  // Relaxed: a stream that was seen to be there; another is only asked for again.
+  std::atomic<std::uint64_t> last_stream_id_{0};
 };
 
 inline CudaAddress cuda_address(const std::byte* address) {

@@ -99,6 +99,8 @@ struct CudaDriver {
                                    std::size_t num_copies, CudaCopyAttributes* attributes,
                                    std::size_t* attribute_indices, std::size_t num_attributes,
                                    std::size_t* fail_index, CudaStream stream);
+  // Not the driver's: whether memory can be read there. It follows a handle without asking.
+  bool (*is_readable)(const void* address);
 };
 
 /// Opens the driver and starts it. kUnsupported: there is none, it lacks calls or is older than

@@ -25,6 +25,14 @@ Result<Event> CudaDevice::do_create_event(EventUse use) {
 Result<CudaStream> CudaDevice::find_stream(StreamId stream) {
   const auto handle = reinterpret_cast<CudaStream>(stream.stream_id);
   if (stream.stream_id > kNamedStreamsMax) {
+    // The driver would follow any number, into the void.
+    if (stream.stream_id != last_stream_id_.load(std::memory_order_relaxed)) {
+      if (!driver_.is_readable(handle)) {
+        return Status(StatusCode::kInvalidArgument,
+                      "no stream is there: stream=" + std::to_string(stream.stream_id));
+      }
+      last_stream_id_.store(stream.stream_id, std::memory_order_relaxed);
+    }
     CudaContext owner = nullptr;
     Status good = checked(driver_.stream_context(handle, &owner), "use stream");
     if (!good.is_ok()) return Status(StatusCode::kInvalidArgument, good.message());

@@ -89,8 +89,8 @@ void HostDevice::set_memory_unified(bool is_unified) {
 }
 
 std::size_t HostDevice::run_due() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return run_due_locked();
+  std::unique_lock<std::mutex> lock(mutex_);
+  return run_due_locked(lock);
 }
 
 TimeNs HostDevice::next_due_ns() const {
@@ -240,10 +240,10 @@ Result<bool> HostDevice::do_query_event(Event event) {
 }
 
 Status HostDevice::do_wait_event(Event event, TimeNs deadline_ns) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   Result<std::shared_ptr<Point>> found = find_recorded(event);
   if (!found.is_ok()) return found.status();
-  run_due_locked();
+  run_due_locked(lock);
   if (!failure_.is_ok()) return failure_;
   if (found.value()->is_complete) return Status::ok();
   return Status(StatusCode::kTimeout,

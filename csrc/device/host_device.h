@@ -46,7 +46,8 @@ class HostDevice final : public Device {
   /// Whether info() calls host and device memory one and the same.
   void set_memory_unified(bool is_unified);
 
-  /// Does what is due. Returns the number of copies and kernels that ended.
+  /// Does what is due, unless another thread is at it. Returns the number of copies and kernels
+  /// that ended.
   std::size_t run_due();
   /// When the next copy or kernel is due (kNeverNs: none).
   TimeNs next_due_ns() const;
@@ -113,11 +114,13 @@ class HostDevice final : public Device {
   Status record(Event event, Queue& queue);
   Status order_after(Queue& queue, Event event);
   Status push(Queue& queue, Op op);
+  static Status move_bytes(const Op& op);  // Without the mutex.
   bool is_blocked(const Op& op) const;
   TimeNs end_ns_of(const Queue& queue, const Op& op) const;
   Queue* find_due_queue();
-  bool end_op(Queue& queue);
-  std::size_t run_due_locked();
+  // Let go of the mutex while bytes are moved.
+  bool end_op(Queue& queue, std::unique_lock<std::mutex>& lock);
+  std::size_t run_due_locked(std::unique_lock<std::mutex>& lock);
   void fail_locked(Status failure);
 
   // Constant after construction.
@@ -139,6 +142,7 @@ class HostDevice final : public Device {
   std::uint64_t num_lane_orders_ = 0;
   std::uint64_t missing_lane_order_ = 0;  // Counted from 1; 0: none.
   std::size_t num_ops_ = 0;
+  bool is_running_ = false;
   std::uint32_t last_table_id_ = 0;
   TimeNs copy_delay_ns_ = 0;
   TimeNs block_copy_delay_ns_ = 0;

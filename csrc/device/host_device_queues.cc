@@ -1,10 +1,12 @@
 // How the reference device gets through its queues: the first that is due, by time, then by
-// submission. Thread safety: with the device's mutex held.
+// submission. Thread safety: with the device's mutex held, but for the
+// bytes' own way.
 #include <algorithm>
-#include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 
+#include "base/checksum.h"
 #include "device/host_block_copy.h"
 #include "device/host_device.h"
 
@@ -17,7 +19,8 @@ TimeNs later(TimeNs time_ns, TimeNs delay_ns) {
 
 void copy(std::span<const CopyPiece> pieces) {
   for (const CopyPiece& piece : pieces) {
-    if (piece.length_bytes > 0) std::memcpy(piece.target, piece.source, piece.length_bytes);
+    if (piece.length_bytes == 0) continue;
+    copy_bytes({piece.target, piece.length_bytes}, {piece.source, piece.length_bytes});
   }
 }
 
@@ -61,31 +64,53 @@ HostDevice::Queue* HostDevice::find_due_queue() {
   return found;
 }
 
-// Takes the effect of the queue's first op. False: the device failed by it.
-bool HostDevice::end_op(Queue& queue) {
+// Takes the effect of the queue's first op. False: the device failed by it, or meanwhile.
+bool HostDevice::end_op(Queue& queue, std::unique_lock<std::mutex>& lock) {
+  // It stays at the head of its queue until it has ended: what is recorded behind it is not
+  // complete before.
   const Op op = std::move(queue.ops.front());
   queue.free_ns = end_ns_of(queue, op);
-  queue.ops.pop_front();
-  --num_ops_;
   if (op.is_failing) {
     copy_half(op.pieces);
     fail_locked(copy_failure_);
     return false;
   }
   if (op.kind == OpKind::kRecord) *op.point = {true, queue.free_ns};
-  if (op.kind == OpKind::kCopies) copy(op.pieces);
-  if (op.kind == OpKind::kBlockCopy) run_block_copy(*op.table, op.block_copy);
   if (op.kind == OpKind::kKernel) op.run();
+  if (op.kind == OpKind::kCopies || op.kind == OpKind::kBlockCopy) {
+    // Milliseconds, in which others submit and ask.
+    lock.unlock();
+    Status moved = move_bytes(op);
+    lock.lock();
+    if (!moved.is_ok()) fail_locked(std::move(moved));
+    if (!failure_.is_ok()) return false;
+  }
+  queue.ops.pop_front();
+  --num_ops_;
   return true;
 }
 
-std::size_t HostDevice::run_due_locked() {
+Status HostDevice::move_bytes(const Op& op) {
+  try {
+    if (op.kind == OpKind::kCopies) copy(op.pieces);
+    if (op.kind == OpKind::kBlockCopy) run_block_copy(*op.table, op.block_copy);
+  } catch (const std::exception& error) {
+    return Status(StatusCode::kInternal, std::string("cannot copy: ") + error.what());
+  }
+  return Status::ok();
+}
+
+std::size_t HostDevice::run_due_locked(std::unique_lock<std::mutex>& lock) {
+  // One at a time, so that each queue keeps its order.
+  if (is_running_) return 0;
+  is_running_ = true;
   std::size_t num_ended = 0;
   while (Queue* queue = find_due_queue()) {
     const OpKind kind = queue->ops.front().kind;
     if (kind != OpKind::kRecord && kind != OpKind::kWait) ++num_ended;
-    if (!end_op(*queue)) break;
+    if (!end_op(*queue, lock)) break;
   }
+  is_running_ = false;
   return num_ended;
 }
 

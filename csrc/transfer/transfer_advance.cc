@@ -79,11 +79,18 @@ TimeNs TransferEngine::Impl::work() {
     if (!has_loaded && !has_saved) break;
     take_inbox();
   }
-  for (Direction& direction : directions_) end_jobs(direction);
+  // The host's own device works in this thread, and has now something to do.
+  const bool is_host = device_info_.kind == DeviceKind::kHost;
+  if (is_host) device_.progress();
+  bool has_ended = false;
+  for (Direction& direction : directions_) {
+    has_ended = (is_host && direction.pipe->collect() > 0) || has_ended;
+    end_jobs(direction);
+  }
   deliver_results();
   take_inbox();  // Who receives a result may have submitted the next job.
   const TimeNs now_ns = clock_.now_ns();
-  TimeNs next_ns = locker_.advance() ? now_ns : kNeverNs;
+  TimeNs next_ns = locker_.advance() || has_ended ? now_ns : kNeverNs;
   for (const Direction& direction : directions_) {
     if (direction.active.empty() && direction.queued.empty()) continue;
     const bool is_ending =

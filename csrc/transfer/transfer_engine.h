@@ -84,9 +84,10 @@ class TransferEngine {
   /// The result of one job that ended, once. kBusy: it has not; kNotFound.
   Result<TransferResult> take(TransferJobId job_id);
 
-  /// Cancels all jobs and waits for those in flight. False: some had not ended by `deadline_ns`,
-  /// and their buffers belong to the device until they do, or until it is destroyed. They are still
-  /// looked after, by the thread or by whoever drives advance(), and close() can be asked again.
+  /// Cancels all jobs and waits for those in flight, then about a second at most for its threads.
+  /// False: a thread is held by the driver, or some jobs had not ended by `deadline_ns`, and their
+  /// buffers belong to the device until they do, or until it is destroyed. They are still looked
+  /// after, by the thread or by whoever drives advance(), and close() can be asked again.
   bool close(TimeNs deadline_ns);
   /// Whether the engine was closed, nothing of it is in flight and its thread has left. A caller
   /// that destroys an engine that has not stopped must never destroy its device.

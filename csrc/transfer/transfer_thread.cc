@@ -104,7 +104,11 @@ bool TransferEngine::Impl::close(TimeNs deadline_ns) {
 bool TransferEngine::Impl::stop() {
   if (close(clock_.now_ns())) return true;
   std::unique_lock<std::mutex> lock(mutex_);
-  return join_thread(lock, clock_.now_ns() + kStopGraceNs);
+  if (join_thread(lock, clock_.now_ns() + kStopGraceNs)) return true;
+  // Nobody joins them any more.
+  if (thread_.joinable()) thread_.detach();
+  locker_.leave();
+  return false;
 }
 
 bool TransferEngine::Impl::join_thread(std::unique_lock<std::mutex>& lock, TimeNs deadline_ns) {

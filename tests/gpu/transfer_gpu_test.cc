@@ -7,21 +7,18 @@
 #include <fstream>
 #include <thread>
 
-#include "device/block_tables.h"
 #include "gpu_bench.h"
 #include "testing/temporary_folder.h"
 #include "transfer/calibration.h"
 #include "transfer/transfer_engine.h"
+#include "transfer/transfer_shapes.h"
 
 namespace kvtier::testing {
 namespace {
 
 using namespace transfer;
 
-constexpr TransferMethod kMethods[] = {TransferMethod::kCopyEngine, TransferMethod::kStaged,
-                                       TransferMethod::kZeroCopy};
 constexpr TimeNs kPatienceNs = 20 * kNsPerS;
-constexpr std::byte kEmpty{0xa5};
 
 /// An engine's tensors in GPU memory and an arena of page-locked slots.
 class GpuTransferWorld {
@@ -38,25 +35,10 @@ class GpuTransferWorld {
     options.is_calibrated = false;
     engine = std::move(TransferEngine::create(bench.device(), clock, options)).value();
     engine->add_page_locked_memory(arena);
-    attach();
+    attachment_id = attach_shape(*engine, shape, memory, num_blocks);
     clear();
   }
 
-  void attach() {
-    std::vector<layout::TensorPlace> tensors;
-    std::vector<layout::FragmentPlace> fragments;
-    std::byte* place = memory.data();
-    for (const std::uint64_t length_bytes : shape.fragment_bytes) {
-      const std::uint64_t tensor_bytes = shape.tensor_bytes(length_bytes, num_blocks);
-      fragments.push_back({static_cast<std::uint32_t>(tensors.size()), shape.shift_bytes,
-                           length_bytes + shape.gap_bytes, length_bytes});
-      tensors.push_back({place, tensor_bytes});
-      place += tensor_bytes;
-    }
-    const auto attached = engine->attach(tensors, fragments, shape.parts());
-    REQUIRE_MESSAGE(attached.is_ok(), attached.status().to_string());
-    attachment_id = attached.value();
-  }
   void clear() {
     std::fill(arena.begin(), arena.end(), kEmpty);
     bench.write(memory, std::vector<std::byte>(memory.size(), kEmpty));
@@ -97,13 +79,7 @@ class GpuTransferWorld {
     std::vector<std::uint64_t> sums;
     for (std::uint64_t block = 0; block < num_blocks; ++block) {
       const auto bytes = payload(static_cast<std::int64_t>(block), generation);
-      ChecksumSeed seed = seed_of(block);
-      std::uint64_t place = 0;
-      for (const std::uint64_t length_bytes : shape.parts()) {
-        sums.push_back(checksum_part(std::span(bytes).subspan(place, length_bytes), seed));
-        place += length_bytes;
-        ++seed.part_index;
-      }
+      append_checksums(shape, bytes, seed_of(block), sums);
     }
     return sums;
   }
@@ -185,9 +161,9 @@ TEST_CASE("the GPU saves and loads blocks of every shape by every method") {
   shapes.push_back({"4 of a MiB", std::vector<std::uint64_t>(4, 1 << 20), {}, 1 << 20, 0});
   for (const BlockShape& shape : shapes) {
     GpuTransferWorld world(*bench, shape);
-    for (const TransferMethod method : kMethods) check_there_and_back(world, method);
+    for (const TransferMethod method : kAllMethods) check_there_and_back(world, method);
     GpuTransferWorld unaligned(*bench, shape, 8, 3);
-    for (const TransferMethod method : kMethods) check_there_and_back(unaligned, method);
+    for (const TransferMethod method : kAllMethods) check_there_and_back(unaligned, method);
   }
 }
 
@@ -195,14 +171,14 @@ TEST_CASE("a large transfer of many chunks is right") {
   KVTIER_GPU_OR_SKIP(bench);
   GpuTransferWorld world(*bench, {"28 of 32 KiB", std::vector<std::uint64_t>(28, 32768), {}, 0, 0},
                          40);
-  for (const TransferMethod method : kMethods) check_there_and_back(world, method);
+  for (const TransferMethod method : kAllMethods) check_there_and_back(world, method);
 }
 
 TEST_CASE("a save on any stream waits for the kernel that writes its blocks") {
   KVTIER_GPU_OR_SKIP(bench);
   // Own, legacy default, per-thread default.
   for (const StreamId stream : {bench->make_stream(), StreamId{0}, StreamId{2}}) {
-    for (const TransferMethod method : kMethods) {
+    for (const TransferMethod method : kAllMethods) {
       INFO("stream: ", stream.stream_id, " method: ", method_name(method));
       GpuTransferWorld world(*bench, {"two", {65536, 65536}, {}, 0, 0});
       bench->write(world.memory, world.image(1));
@@ -224,7 +200,7 @@ TEST_CASE("a save on any stream waits for the kernel that writes its blocks") {
 
 TEST_CASE("a load waits for the kernel that still reads, and a stream ordered after it sees it") {
   KVTIER_GPU_OR_SKIP(bench);
-  for (const TransferMethod method : kMethods) {
+  for (const TransferMethod method : kAllMethods) {
     INFO("method: ", method_name(method));
     GpuTransferWorld world(*bench, {"two", {65536, 65536}, {}, 0, 0});
     bench->write(world.memory, world.image(1));
@@ -251,7 +227,7 @@ TEST_CASE("a load waits for the kernel that still reads, and a stream ordered af
 
 TEST_CASE("after a cancelled job has ended nobody touches its buffers") {
   KVTIER_GPU_OR_SKIP(bench);
-  for (const TransferMethod method : kMethods) {
+  for (const TransferMethod method : kAllMethods) {
     GpuTransferWorld world(*bench,
                            {"28 of 32 KiB", std::vector<std::uint64_t>(28, 32768), {}, 0, 0}, 60);
     bench->write(world.memory, world.image(1));
@@ -276,7 +252,7 @@ TEST_CASE("after a cancelled job has ended nobody touches its buffers") {
 TEST_CASE("a load on the GPU names the blocks whose bytes are not what was saved") {
   KVTIER_GPU_OR_SKIP(bench);
   GpuTransferWorld world(*bench, {"parts", {4096, 4096, 100, 924}, {5000, 0, 4216}, 0, 0});
-  for (const TransferMethod method : kMethods) {
+  for (const TransferMethod method : kAllMethods) {
     world.fill_slots(3);
     world.slot(world.slot_of(1))[17] ^= std::byte{4};
     world.slot(world.slot_of(6))[9215] ^= std::byte{1};
@@ -323,7 +299,8 @@ TEST_CASE("threads that save and load at once get their own bytes") {
   const auto repeat = [](GpuTransferWorld& world, TransferDirection direction, StreamId stream,
                          std::uint64_t generation, std::size_t& num_bad) {
     for (int turn = 0; turn < 60; ++turn) {
-      const TransferJobId job_id = world.submit(direction, kMethods[turn % 3], stream, generation);
+      const TransferJobId job_id =
+          world.submit(direction, kAllMethods[turn % 3], stream, generation);
       if (!world.finish(job_id).status.is_ok()) ++num_bad;
     }
   };

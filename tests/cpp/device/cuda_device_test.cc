@@ -173,6 +173,18 @@ TEST_CASE("streams that are another device's or being captured are refused") {
   CHECK(device->failure().is_ok());
 }
 
+TEST_CASE("a number at which no stream can lie is refused, not followed") {
+  FakeCudaDriver fake;
+  const std::unique_ptr<Device> device = make_device(fake);
+  const Event event = device->create_event().value();
+  for (int round = 0; round < 2; ++round) {
+    const Status refused = device->record_event(event, {12345});
+    CHECK(refused.code() == StatusCode::kInvalidArgument);
+    CHECK(refused.message().find("stream=12345") != std::string::npos);
+    CHECK(device->record_event(event, {0x88888}).is_ok());
+  }
+}
+
 TEST_CASE("a lost context ends the device for good, a refused call does not") {
   FakeCudaDriver fake;
   const std::unique_ptr<Device> device = make_device(fake);
@@ -281,6 +293,15 @@ TEST_CASE("registered memory with an address of its own is left to plain copies"
   REQUIRE(device->submit_copies(lane, pieces).is_ok());
   CHECK(FakeCudaDriver::state().num_batches == 0);
   CHECK(source == target);
+}
+
+TEST_CASE("kernels that reach no host memory are left alone, and the note says so") {
+  FakeCudaDriver fake;
+  FakeCudaDriver::state().attributes = {19, 91};
+  const std::unique_ptr<Device> device = make_device(fake);
+  CHECK_FALSE(device->info().has_kernels);
+  CHECK_FALSE(device->info().can_kernels_reach_registered);
+  CHECK(device->info().note.find("reach host memory") != std::string::npos);
 }
 
 TEST_CASE("errors that end the context are told from those that do not") {

@@ -227,6 +227,9 @@ class FakeCudaDriver {
       *context = handle<CudaContext>(stream == state().foreign_stream ? 0x200 : 0x100);
       return kCudaSuccess;
     };
+    driver.is_readable = [](const void* address) {
+      return reinterpret_cast<std::uintptr_t>(address) != 12345;
+    };
     driver.stream_is_capturing = [](CudaStream, int* status) {
       *status = state().capture_status;
       if (state().num_capture_asks_until > 0 && --state().num_capture_asks_until == 0) {

@@ -64,14 +64,14 @@ void check_bounced(const BlockShape& shape, TransferMethod method, bool is_hashe
   const TransferResult saved = world.take(saving);
   REQUIRE_MESSAGE(saved.status.is_ok(), saved.status.to_string());
   CHECK(saved.method != TransferMethod::kZeroCopy);
-  std::vector<std::byte> arena(world.arena.size(), TransferWorld::kEmpty);
+  std::vector<std::byte> arena(world.arena.size(), kEmpty);
   for (const auto& row : rows) {
     const auto bytes = world.payload(row.key);
     std::copy(bytes.begin(), bytes.end(),
               arena.begin() + static_cast<std::ptrdiff_t>(row.slot_index * shape.block_bytes()));
   }
   CHECK(are_equal(world.arena, arena));
-  world.memory.assign(world.memory.size(), TransferWorld::kEmpty);
+  world.memory.assign(world.memory.size(), kEmpty);
   const TransferJobId loading = world.submit(kLoad, rows, method, is_hashed);
   world.settle();
   CHECK(world.take(loading).status.is_ok());

@@ -36,7 +36,7 @@ TEST_CASE("jobs that share a ready point wait for the kernel before it, not for 
     world.base_request.ready.reset();
     for (int turn = 0; turn < 5; ++turn) world.engine->advance();
     CHECK_FALSE(world.has_ended(first));
-    CHECK(world.slot(0)[0] == TransferWorld::kEmpty);
+    CHECK(world.slot(0)[0] == kEmpty);
     for (int turn = 0; turn < 5; ++turn) {
       world.clock.advance_ns(kNsPerMs);
       world.engine->advance();

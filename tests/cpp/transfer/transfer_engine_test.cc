@@ -33,7 +33,7 @@ void check_save_and_load(const BlockShape& shape, TransferMethod method, bool is
   CHECK(saved.undefined_block_ids.empty());
   CHECK(are_equal(world.memory, before));
   std::vector<std::uint64_t> sums;
-  std::vector<std::byte> arena(world.arena.size(), TransferWorld::kEmpty);
+  std::vector<std::byte> arena(world.arena.size(), kEmpty);
   for (const auto& row : rows) {
     const auto bytes = world.payload(row.key);
     std::copy(bytes.begin(), bytes.end(),
@@ -45,7 +45,7 @@ void check_save_and_load(const BlockShape& shape, TransferMethod method, bool is
   CHECK(saved.checksums == sums);
 
   // Back to other places, and nothing else is touched.
-  world.memory.assign(world.memory.size(), TransferWorld::kEmpty);
+  world.memory.assign(world.memory.size(), kEmpty);
   const Rows back = {{1, 5, 1}, {2, 6, 2}, {4, 7, 3}, {12, 0, 4}};
   const TransferJobId loading = world.submit(kLoad, back, method, is_hashed);
   world.settle();
@@ -82,7 +82,7 @@ TEST_CASE("a transfer of many chunks and blocks in flight is right") {
   for (const auto& row : rows) {
     REQUIRE(are_equal(world.slot(row.slot_index), world.payload(row.key)));
   }
-  world.memory.assign(world.memory.size(), TransferWorld::kEmpty);
+  world.memory.assign(world.memory.size(), kEmpty);
   const TransferJobId loading = world.submit(kLoad, rows, TransferMethod::kStaged);
   world.settle();
   CHECK(world.take(loading).status.is_ok());
@@ -145,7 +145,7 @@ TEST_CASE("bad requests are refused by name and nothing is touched") {
   const TransferResult result = world.take(twice);
   CHECK(result.status.code() == StatusCode::kInvalidArgument);
   CHECK(result.status.message().find("block_id=5") != std::string::npos);
-  CHECK(world.memory == std::vector<std::byte>(world.memory.size(), TransferWorld::kEmpty));
+  CHECK(world.memory == std::vector<std::byte>(world.memory.size(), kEmpty));
   CHECK(world.engine->stats().failed_jobs == 1);
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("a tensor that was freed is named before anything reads it") {
   const TransferResult result = world.take(job_id);
   CHECK(result.status.code() == StatusCode::kInvalidArgument);
   CHECK(result.status.message().find("tensor_index=1") != std::string::npos);
-  CHECK(world.slot(0)[0] == TransferWorld::kEmpty);
+  CHECK(world.slot(0)[0] == kEmpty);
 }
 
 TEST_CASE("jobs are bounded, and polled results make room") {

@@ -147,7 +147,7 @@ TEST_CASE("an event that cannot be asked for does not end a job that is under wa
   };
   for (int turn = 0; turn < 5; ++turn) world.engine->advance();
   CHECK_FALSE(world.has_ended(job_id));
-  CHECK(world.slot(0)[0] == TransferWorld::kEmpty);
+  CHECK(world.slot(0)[0] == kEmpty);
   world.device.on_call = nullptr;
   world.settle();
   REQUIRE(world.has_ended(job_id));

@@ -24,7 +24,7 @@ TEST_CASE("a save waits for the kernel that writes its blocks") {
     const TransferJobId job_id = world.submit(kSave, {{2, 0, 1}}, method);
     for (int turn = 0; turn < 5; ++turn) world.engine->advance();
     CHECK_FALSE(world.has_ended(job_id));
-    CHECK(world.slot(0)[0] == TransferWorld::kEmpty);
+    CHECK(world.slot(0)[0] == kEmpty);
     world.clock.advance_ns(kNsPerMs);
     world.settle();
     const TransferResult result = world.take(job_id);
@@ -208,7 +208,7 @@ TEST_CASE("a kernel that takes the whole budget runs beside no other") {
     world.engine->advance();
     world.clock.advance_ns(time_ns);
     world.host.run_due();
-    const bool is_empty = world.slot(2)[0] == TransferWorld::kEmpty;
+    const bool is_empty = world.slot(2)[0] == kEmpty;
     world.settle();
     CHECK(world.take(job_id).status.is_ok());
     return is_empty;
@@ -292,7 +292,7 @@ TEST_CASE("a cancelled job ends when what is in flight has ended, and then nobod
     world.clock.advance_ns(kNsPerS);
     world.settle();
     CHECK(are_equal(world.arena, after));
-    CHECK(world.slot(15)[0] == TransferWorld::kEmpty);
+    CHECK(world.slot(15)[0] == kEmpty);
   }
 }
 

@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "device/block_tables.h"
 #include "device/device_double.h"
 #include "device/host_device.h"
 #include "testing/payload.h"
 #include "testing/sim_world.h"
 #include "transfer/transfer_engine.h"
+#include "transfer/transfer_shapes.h"
 
 namespace kvtier::testing {
 
@@ -27,7 +27,6 @@ struct TransferWorldOptions {
 
 class TransferWorld {
  public:
-  static constexpr std::byte kEmpty{0xa5};
   static constexpr StreamId kStream{41};
 
   explicit TransferWorld(BlockShape block_shape, const TransferWorldOptions& world_options = {})
@@ -51,21 +50,8 @@ class TransferWorld {
     attachment_id = attach();
   }
 
-  /// The shape's tensors: one a fragment.
   transfer::AttachmentId attach() {
-    std::vector<layout::TensorPlace> tensors;
-    std::vector<layout::FragmentPlace> fragments;
-    std::byte* place = memory.data();
-    for (const std::uint64_t length_bytes : shape.fragment_bytes) {
-      const std::uint64_t tensor_bytes = shape.tensor_bytes(length_bytes, options.num_blocks);
-      fragments.push_back({static_cast<std::uint32_t>(tensors.size()), shape.shift_bytes,
-                           length_bytes + shape.gap_bytes, length_bytes});
-      tensors.push_back({place, tensor_bytes});
-      place += tensor_bytes;
-    }
-    const auto attached = engine->attach(tensors, fragments, shape.parts());
-    REQUIRE_MESSAGE(attached.is_ok(), attached.status().to_string());
-    return attached.value();
+    return attach_shape(*engine, shape, memory, options.num_blocks);
   }
 
   FragmentTable table() { return make_table(shape, memory, options.num_blocks); }
@@ -96,14 +82,7 @@ class TransferWorld {
   }
   std::vector<std::uint64_t> checksums_of(std::uint64_t key) const {
     std::vector<std::uint64_t> sums;
-    const std::vector<std::byte> bytes = payload(key);
-    ChecksumSeed seed = seed_of(key);
-    std::uint64_t place = 0;
-    for (const std::uint64_t length_bytes : shape.parts()) {
-      sums.push_back(checksum_part(std::span(bytes).subspan(place, length_bytes), seed));
-      place += length_bytes;
-      ++seed.part_index;
-    }
+    append_checksums(shape, payload(key), seed_of(key), sums);
     return sums;
   }
 
@@ -179,15 +158,5 @@ class TransferWorld {
   std::unique_ptr<transfer::TransferEngine> engine;
   transfer::AttachmentId attachment_id = 0;
 };
-
-/// Two fragments that lie apart, of two leaves each.
-inline const BlockShape kPlainShape{"two layers", {8192, 8192}, {}, 4096, 0};
-
-inline constexpr auto kSave = transfer::TransferDirection::kSave;
-inline constexpr auto kLoad = transfer::TransferDirection::kLoad;
-
-inline constexpr transfer::TransferMethod kAllMethods[] = {transfer::TransferMethod::kCopyEngine,
-                                                           transfer::TransferMethod::kStaged,
-                                                           transfer::TransferMethod::kZeroCopy};
 
 }  // namespace kvtier::testing
