@@ -81,11 +81,18 @@ std::shared_ptr<MoveUnderWay> Store::Impl::start_move(BlockMover& mover, BlockMo
     --num_moves_;
     changed();
   };
+  Result<BlockMover::MoveId> started = Status(StatusCode::kInternal, "mover broke");
   flow.lock().unlock();
-  auto started = mover.start(std::move(move), [this, end](BlockMoveResult result) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    end(std::move(result));
-  });
+  try {
+    started = mover.start(std::move(move), [this, end](BlockMoveResult result) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      end(std::move(result));
+    });
+  } catch (...) {
+    flow.lock().lock();
+    end({started.status(), {}, {}});
+    throw;
+  }
   flow.lock().lock();
   if (started.is_ok()) {
     under_way->move_id = started.value();
