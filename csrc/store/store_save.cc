@@ -77,11 +77,18 @@ std::shared_ptr<MoveUnderWay> Store::Impl::start_move(BlockMover& mover, BlockMo
   const auto end = [this, under_way, &flow](BlockMoveResult result) {
     settle_move(*under_way, std::move(result), flow);
   };
+  Result<BlockMover::MoveId> started = Status(StatusCode::kInternal, "mover broke");
   flow.lock().unlock();
-  auto started = mover.start(std::move(move), [this, end](BlockMoveResult result) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    end(std::move(result));
-  });
+  try {
+    started = mover.start(std::move(move), [this, end](BlockMoveResult result) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      end(std::move(result));
+    });
+  } catch (...) {
+    flow.lock().lock();
+    end({started.status(), {}, {}});
+    throw;
+  }
   flow.lock().lock();
   if (started.is_ok()) {
     under_way->move_id = started.value();
