@@ -18,7 +18,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 .PHONY: help
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Install what is missing and make .venv (skipped when nothing changed)
@@ -31,6 +31,11 @@ build: setup ## Compile the extension into kvtier/
 .PHONY: test
 test: build ## C++ tests with sanitizers, fuzz corpora, Python tests (ARGS= for pytest)
 	@tools/run_tests.sh $(ARGS)
+
+.PHONY: test-vllm
+test-vllm: build ## The tests that need vLLM, with a real engine on the CPU (ARGS= for pytest)
+	@$(STEP) "vLLM for CPU" tools/setup_vllm.sh
+	@PYTHONPATH=$(CURDIR) .venv-vllm/bin/python -m pytest tests/python/adapters $(ARGS)
 
 .PHONY: tsan
 tsan: setup ## C++ tests with the thread sanitizer
@@ -55,7 +60,12 @@ format: setup ## Format the C++ and Python sources in place
 	@$(STEP) "clang-format" .venv/bin/clang-format -i $(CPP_FILES)
 
 .PHONY: demo
-demo: build ## The main job from end to end, with its figures
+demo: build ## A real model on a real vLLM: long documents cold, from memory, from disk after a restart
+	@$(STEP) "vLLM for CPU" tools/setup_vllm.sh
+	@$(PYTHON) bench/vllm_demo.py --python .venv-vllm/bin/python $(ARGS)
+
+.PHONY: demo-trace
+demo-trace: build ## A production trace through both tiers, with their figures
 	@$(PYTHON) bench/demo.py $(ARGS)
 
 .PHONY: bench

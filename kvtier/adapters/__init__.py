@@ -1,0 +1,1 @@
+"""Adapters: inference engines' words turned into the store's; they decide nothing."""

@@ -1,0 +1,138 @@
+"""KvtierConnector: vLLM's offloading connector on a kvtier store.
+
+Not thread-safe: each half is used by one thread of the engine.
+"""
+
+from typing import Any
+
+from vllm import __version__ as vllm_version
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request
+
+from kvtier.adapters.vllm.compatibility import (
+    check_engine,
+    check_version,
+    warn_of_double_offloading,
+)
+from kvtier.adapters.vllm.connector_settings import parse_connector_settings
+from kvtier.adapters.vllm.engine_identity import describe_engine
+from kvtier.adapters.vllm.engine_store import (
+    EngineStore,
+    acquire_engine_store,
+    release_engine_store,
+)
+from kvtier.adapters.vllm.manager import KvtierManager
+from kvtier.adapters.vllm.request_chain import RequestRules
+from kvtier.adapters.vllm.worker import KvtierWorker
+
+
+class KvtierConnector(OffloadingConnector):
+    """vLLM's scheduler logic with kvtier's manager and worker.
+
+    vLLM's own worker stops when a transfer fails. Here a failed load ends like any other, and its
+    blocks are named in the same step by get_block_ids_with_load_errors().
+    """
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        check_version(vllm_version)
+        check_engine(vllm_config, kv_cache_config)
+        transfer_config = vllm_config.kv_transfer_config
+        # vLLM would end a request whose load failed; what was not loaded can be computed.
+        transfer_config.kv_load_failure_policy = "recompute"
+        self._engine_id = str(transfer_config.engine_id)
+        self._half = role.name
+        self._engine = acquire_engine_store(
+            self._engine_id, self._half, lambda: _make_engine_store(vllm_config, kv_cache_config)
+        )
+        _select_spec(vllm_config)
+        try:
+            super().__init__(vllm_config, role, kv_cache_config)
+        except BaseException:
+            release_engine_store(self._engine_id, self._half)
+            raise
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        self._manager.resolve(request, num_computed_tokens)
+        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(
+            request, num_computed_tokens
+        )
+        return found
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        worker = self.connector_worker.worker
+        return worker.take_failed_block_ids() if isinstance(worker, KvtierWorker) else set()
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        super().update_connector_output(connector_output)
+        failed, self._engine.failed_requests = self._engine.failed_requests, set()
+        for request_id in failed:
+            self._manager.forbid_loading(request_id)
+            self._offer_again(request_id)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        release_engine_store(self._engine_id, self._half)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        _select_spec(vllm_config)
+        return super().build_prom_metrics(
+            vllm_config, metric_types, labelnames, per_engine_labelvalues
+        )
+
+    @property
+    def _manager(self) -> KvtierManager:
+        manager: KvtierManager = self.connector_scheduler.manager
+        return manager
+
+    def _offer_again(self, request_id: str) -> None:
+        """Lets blocks that will be computed after a failed load be saved like new ones."""
+        status = self.connector_scheduler._req_status.get(request_id)
+        for group_state in () if status is None else status.group_states:
+            group_state.next_stored_chunk_idx = 0
+
+
+def _make_engine_store(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> EngineStore:
+    transfer_config, parallel_config = vllm_config.kv_transfer_config, vllm_config.parallel_config
+    settings = parse_connector_settings(transfer_config.kv_connector_extra_config)
+    warn_of_double_offloading(vllm_config)
+    return EngineStore(
+        settings,
+        identity=describe_engine(
+            vllm_config,
+            kv_cache_config,
+            version=vllm_version,
+            device_name=str(current_platform.get_device_name()),
+            fingerprint=settings.fingerprint,
+        ),
+        rules=RequestRules(
+            is_loading=transfer_config.kv_role != "kv_producer",
+            is_saving=transfer_config.kv_role != "kv_consumer",
+            saves_decode=settings.save_decode,
+        ),
+        num_engines=parallel_config.data_parallel_size,
+        engine_index=parallel_config.data_parallel_index,
+    )
+
+
+def _select_spec(vllm_config: VllmConfig) -> None:
+    """Names the spec that vLLM's connector makes its halves from."""
+    extra_config = vllm_config.kv_transfer_config.kv_connector_extra_config
+    extra_config["spec_name"] = "KvtierSpec"
+    extra_config["spec_module_path"] = "kvtier.adapters.vllm.spec"

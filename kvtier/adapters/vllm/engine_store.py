@@ -1,0 +1,156 @@
+"""EngineStore: the store of one engine, shared by the two halves of its connector.
+
+The scheduler's half and the worker's half run in one process and one thread. The table of engines
+is guarded by a lock; an EngineStore itself is used by the engine's thread only.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import kvtier
+from kvtier.adapters.vllm.connector_settings import ConnectorSettings
+from kvtier.adapters.vllm.instance_folder import divide_budget, open_store
+from kvtier.adapters.vllm.request_chain import RequestRules
+from kvtier.core_log import logger, warn_once
+from kvtier.errors import KvtierError, UnsupportedError
+from kvtier.namespace import Namespace
+from kvtier.paged_geometry import FragmentPlace
+from kvtier.units import format_bytes
+
+
+class EngineStore:
+    """A store, and the namespace and device blocks of the engine that uses it."""
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        *,
+        identity: dict[str, Any],
+        rules: RequestRules,
+        num_engines: int = 1,
+        engine_index: int = 0,
+    ) -> None:
+        self.settings = settings
+        self.rules = rules
+        """What holds for requests that say nothing."""
+        self._identity = identity
+        self.store: kvtier.BlockStore | None = None
+        self.namespace: Namespace | None = None
+        self.paged: kvtier.PagedBlocks | None = None
+        self.generation = 0
+        """Counts resets: what was planned before the last one must not be carried out."""
+        self.abandon_transfers: Callable[[], None] = lambda: None
+        """Set by the worker's half: ends what it has under way."""
+        self.failed_requests: set[str] = set()
+        """Requests with a failed load that the scheduler's half has not heard of yet."""
+        if settings.device != "off":
+            self.store = open_store(
+                divide_budget(settings.store, num_engines),
+                divide_budget(settings.store_defaults, num_engines),
+                first_instance=engine_index,
+            )
+
+    @property
+    def has_both_tiers(self) -> bool:
+        """Returns whether a block on disk could be brought nearer before it is loaded."""
+        return self.settings.device == "hybrid"
+
+    def attach(
+        self,
+        tensors: Sequence[Any],
+        fragments: Sequence[FragmentPlace],
+        *,
+        num_device_blocks: int,
+        block_tokens: int,
+    ) -> None:
+        """Takes the engine's KV tensors: from now on there are blocks to save and load."""
+        if self.store is None:
+            return
+        geometry = kvtier.PagedGeometry(fragments=tuple(fragments))
+        block_bytes = geometry.block_bytes
+        # vLLM may keep a block's layers apart or together, by version and kind of its runner.
+        layout = f"{self._identity['layout']} {geometry.layout}"
+        self.namespace = self.store.namespace(
+            block_bytes=block_bytes,
+            block_tokens=block_tokens,
+            **{**self._identity, "layout": layout},
+        )
+        self.paged = self.namespace.attach(list(tensors), geometry)
+        self._say_sizes(num_device_blocks * block_bytes)
+
+    def reset(self) -> None:
+        """Ends every transfer, planned ones too: the device's blocks may vanish, or be others."""
+        self.generation += 1
+        self.abandon_transfers()
+
+    def close(self) -> None:
+        """Lets the device's blocks go and closes the store. May be called again."""
+        if self.paged is not None and self.store is not None:
+            # A job that still uses the tensors keeps them alive until closing ended it.
+            with contextlib.suppress(KvtierError):
+                self.paged.detach()
+        self.paged = self.namespace = None
+        if self.store is not None:
+            self.store.close()
+
+    def _say_sizes(self, device_bytes: int) -> None:
+        assert self.store is not None
+        assert self.namespace is not None
+        tiers: Any = self.store.stats()["tiers"]
+        capacity_bytes = sum(tier["bytes_capacity"] for tier in tiers.values())
+        logger.info(
+            "vLLM's KV blocks of %s go to %s: %s",
+            format_bytes(self.namespace.block_bytes),
+            self.settings.device,
+            ", ".join(f"{name} {format_bytes(it['bytes_capacity'])}" for name, it in tiers.items()),
+        )
+        if capacity_bytes < device_bytes:
+            warn_once(
+                ("small", str(capacity_bytes)),
+                f"all tiers together hold {format_bytes(capacity_bytes)}, less than the engine's "
+                f"own {format_bytes(device_bytes)} of KV: few blocks will be found; raise "
+                "kv_max_cpu_memory or use a disk_path",
+            )
+
+
+_lock: Final = threading.Lock()
+# Engine id -> its store and the halves of the connector that hold it.
+_engines: Final[dict[str, tuple[EngineStore, set[str]]]] = {}
+
+
+def acquire_engine_store(engine_id: str, half: str, make: Callable[[], EngineStore]) -> EngineStore:
+    """Returns the store of an engine, made by the half that comes first.
+
+    Raises UnsupportedError when this half has it already: two connectors in one engine.
+    """
+    with _lock:
+        engine, halves = _engines.get(engine_id) or (make(), set())
+        if half in halves:
+            raise UnsupportedError(
+                "there is a KvtierConnector in this engine already; give a MultiConnector one of "
+                "them, with both tiers"
+            )
+        _engines[engine_id] = (engine, halves | {half})
+        return engine
+
+
+def find_engine_store(engine_id: str) -> EngineStore:
+    """Returns the store that acquire_engine_store() gave out for this engine."""
+    with _lock:
+        return _engines[engine_id][0]
+
+
+def release_engine_store(engine_id: str, half: str) -> None:
+    """Closes the store with the last half that lets it go. May be called again."""
+    with _lock:
+        engine, halves = _engines.get(engine_id, (None, set()))
+        if engine is None or half not in halves:
+            return
+        if halves == {half}:
+            del _engines[engine_id]
+        else:
+            _engines[engine_id] = (engine, halves - {half})
+            return
+    engine.close()

@@ -1,0 +1,131 @@
+"""RequestChain: the blocks of one request as keys, and what was found of them.
+
+Not thread-safe: used by the scheduler's thread only.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from kvtier.block_keys import KEY_BYTES
+from kvtier.namespace import Namespace
+from kvtier.results import U8
+
+DIGEST_BYTES: Final = 32
+_FOLD_DOMAIN: Final = b"vllm block 1\0"
+NO_KEYS: Final = np.empty((0, KEY_BYTES), dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRules:
+    """What may be done with the blocks of one request."""
+
+    is_loading: bool = True
+    is_saving: bool = True
+    saves_decode: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefetchWait:
+    """How long a request still waits for blocks to come nearer."""
+
+    until_s: float
+    num_near: int = -1
+    progress_s: float = 0.0
+
+    def goes_on(self, now_s: float, num_near: int, patience_s: float) -> bool:
+        """Returns whether to wait on, now that `num_near` blocks can be had at once."""
+        if num_near > self.num_near:
+            self.num_near, self.progress_s = num_near, now_s
+        return now_s < self.until_s and now_s < self.progress_s + patience_s
+
+
+class RequestChain:
+    """The hashes that the engine gave a request's blocks, and the keys made of them.
+
+    Keys are made once and kept: a request is looked up again in each step that it waits.
+    """
+
+    def __init__(
+        self,
+        hashes: Sequence[bytes],
+        *,
+        context: bytes,
+        num_prompt_blocks: int,
+        rules: RequestRules,
+    ) -> None:
+        # The engine's own list, which grows while the request decodes.
+        self._hashes = hashes
+        self._context = context
+        self._keys = NO_KEYS
+        self._run_hint = 0
+        self._found_range = (0, 0)
+        self.num_prompt_blocks = num_prompt_blocks
+        self.rules = rules
+        self.found: frozenset[bytes] = frozenset()
+        """Hashes of the blocks that can be loaded, as far as the last lookup knows."""
+        self.is_pending = False
+        """What was found is not near enough yet: ask again."""
+        self.wait: PrefetchWait | None = None
+        """Set when the request's prefetch was started; there is one for each request."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Returns how many whole blocks the request has by now."""
+        return len(self._hashes)
+
+    def keys(self, namespace: Namespace, start: int, end: int) -> U8:
+        """Returns uint8[end - start, 16]: the keys of blocks from `start` to before `end`."""
+        num_made = len(self._keys)
+        if num_made < end:
+            made = make_keys(namespace, self._hashes[num_made:end], self._context)
+            self._keys = np.concatenate((self._keys, made))
+        return self._keys[start:end]
+
+    def set_found(self, start: int, end: int) -> None:
+        """Notes that blocks from `start` to before `end` can be loaded, and no others."""
+        if self._found_range != (start, end):
+            self._found_range = (start, end)
+            self.found = frozenset(self._hashes[start:end])
+
+    def find_run(self, block_hashes: Sequence[bytes]) -> tuple[int, int] | None:
+        """Returns (start, end) of the blocks with these hashes, cut where they stop following."""
+        start = self._find(block_hashes[0]) if block_hashes else None
+        if start is None:
+            return None
+        end = start + 1
+        for block_hash in block_hashes[1:]:
+            if end >= len(self._hashes) or self._hashes[end] != block_hash:
+                break
+            end += 1
+        self._run_hint = end
+        return start, end
+
+    def change_context(self, context: bytes) -> None:
+        """Forgets all keys: from now on the blocks are others, under other keys."""
+        self._context = context
+        self._keys = NO_KEYS
+        self.set_found(0, 0)
+
+    def _find(self, block_hash: bytes) -> int | None:
+        # Runs mostly begin where the last one ended.
+        for first in (self._run_hint, 0):
+            with contextlib.suppress(ValueError):
+                return self._hashes.index(block_hash, first)
+        return None
+
+
+def make_keys(namespace: Namespace, hashes: Sequence[bytes], context: bytes) -> U8:
+    """Returns uint8[n, 16]: the engine's digests folded with the namespace and the context.
+
+    Of a digest of 32 bytes (SHA-256) half is as good as a key, so that one fold does for all:
+    there are thousands of blocks in a long prompt. Shorter ones are folded one by one.
+    """
+    if all(len(it) == DIGEST_BYTES for it in hashes):
+        digests = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+        return digests[:, :KEY_BYTES] ^ namespace.key(_FOLD_DOMAIN + context)
+    folded = b"".join(namespace.key(it + context).tobytes() for it in hashes)
+    return np.frombuffer(folded, dtype=np.uint8).reshape(-1, KEY_BYTES)

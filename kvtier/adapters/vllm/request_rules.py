@@ -1,0 +1,47 @@
+"""Reads what one request asks for in kv_transfer_params. Pure functions; thread-safe."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvtier.adapters.vllm.request_chain import RequestRules
+from kvtier.config import parse_boolean
+from kvtier.core_log import warn_once
+from kvtier.errors import ConfigError
+from kvtier.units import show
+
+PARAMETER: Final = "kvtier"
+_FIELDS: Final = {"load": "is_loading", "save": "is_saving", "save_decode": "saves_decode"}
+
+
+def parse_request_rules(parameters: object, rules: RequestRules) -> RequestRules:
+    """Returns what holds for a request: what the engine does, less what the request opts out of.
+
+    parameters: kv_transfer_params; {"kvtier": {"load": false, "save": false, "save_decode":
+    false}}. What is not understood is ignored and said once: a request must not fail for it.
+    """
+    said = parameters.get(PARAMETER) if isinstance(parameters, Mapping) else None
+    if said is None:
+        return rules
+    fields = {field: getattr(rules, field) for field in _FIELDS.values()}
+    if not isinstance(said, Mapping):
+        _ignore(PARAMETER, said)
+        return rules
+    for name, value in said.items():
+        field = _FIELDS.get(str(name))
+        try:
+            wish = parse_boolean(value, str(name))
+        except ConfigError:
+            field = None
+        if field is None:
+            _ignore(f"{PARAMETER}.{name}", value)
+            continue
+        fields[field] = fields[field] and wish
+    return RequestRules(**fields)
+
+
+def _ignore(name: str, value: object) -> None:
+    warn_once(
+        ("kv_transfer_params", name),
+        f"kv_transfer_params: {name}={show(value)} is ignored; known are "
+        f"{', '.join(_FIELDS)} of {PARAMETER}, each true or false",
+    )

@@ -1,0 +1,115 @@
+"""One run of a real engine in a process of its own: reads a plan as JSON, writes tokens as JSON.
+
+Plan: model; extra (kv_connector_extra_config, None: without kvtier); num_requests; rounds, each
+"ask" or "reset"; seed; and faults: every `fail_every`th load lacks its second half, `flips_bytes`
+spoils what was loaded.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+from tiny_model import VOCABULARY
+
+import kvtier
+import kvtier.adapters.vllm
+from kvtier.namespace import Namespace
+
+BLOCK_TOKENS = 32
+NUM_DEVICE_BLOCKS = 40
+
+
+class FaultyPaged:
+    """Delegates to the store's own, less what the plan takes away."""
+
+    def __init__(self, paged, tensors, plan):
+        self._paged, self._tensors, self._plan = paged, tensors, plan
+        self.num_loads = 0
+        self.num_failed = 0
+
+    def __getattr__(self, name):
+        return getattr(self._paged, name)
+
+    def load(self, keys, block_ids, **options):
+        self.num_loads += 1
+        fail_every = self._plan.get("fail_every", 0)
+        if fail_every and self.num_loads % fail_every == 0:
+            self.num_failed += 1
+            keys = keys.copy()
+            keys[len(keys) // 2 :] ^= 0xFF
+        job = self._paged.load(keys, block_ids, **options)
+        if self._plan.get("flips_bytes"):
+            job.wait()
+            for tensor in self._tensors:
+                tensor[block_ids] ^= 1
+        return job
+
+
+def make_prompts(plan):
+    """Prompts of 1 to 20 blocks that share beginnings with each other."""
+    source = random.Random(plan.get("seed", 0))
+    documents = [[source.randrange(VOCABULARY) for _ in range(640)] for _ in range(12)]
+    prompts = []
+    for _ in range(plan["num_requests"]):
+        document = source.choice(documents)
+        ending = [source.randrange(VOCABULARY) for _ in range(source.randrange(1, 40))]
+        prompts.append(document[: source.randrange(20, 560)] + ending)
+    return prompts
+
+
+def main(plan, out):
+    kvtier.adapters.vllm.register()
+    attached = []
+    attach = Namespace.attach
+
+    def attach_with_faults(namespace, tensors, geometry):
+        attached.append(FaultyPaged(attach(namespace, tensors, geometry), tensors, plan))
+        return attached[-1]
+
+    Namespace.attach = attach_with_faults
+    from vllm import LLM, SamplingParams
+
+    options = {}
+    if plan["extra"] is not None:
+        options["kv_transfer_config"] = {
+            "kv_connector": "KvtierConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": plan["extra"],
+        }
+    engine = LLM(
+        model=plan["model"],
+        dtype="float32",
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        block_size=BLOCK_TOKENS,
+        max_model_len=1024,
+        max_num_seqs=4,
+        num_gpu_blocks_override=NUM_DEVICE_BLOCKS,
+        disable_log_stats=False,
+        **options,
+    )
+    sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": prompt} for prompt in make_prompts(plan)]
+    answers = []
+    for step in plan["rounds"]:
+        if step == "reset":
+            assert engine.reset_prefix_cache(reset_connector=True)
+            continue
+        outputs = engine.generate(prompts, sampling, use_tqdm=False)
+        answers.append([list(output.outputs[0].token_ids) for output in outputs])
+    metrics = {}
+    for metric in engine.get_metrics():
+        value = getattr(metric, "value", None)
+        if value is not None:
+            tier = metric.labels.get("tier")
+            metrics[metric.name + (f":{tier}" if tier else "")] = value
+    loads = {
+        "num_loads": sum(it.num_loads for it in attached),
+        "num_failed": sum(it.num_failed for it in attached),
+    }
+    out.write_text(json.dumps({"answers": answers, "metrics": metrics, **loads}))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,82 @@
+"""Engines that are refused at the start, with what to change."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from engine_config import FullAttentionSpec, SlidingWindowSpec, make_config, make_kv_config
+
+import kvtier
+from kvtier import core_log
+from kvtier.adapters.vllm.compatibility import (
+    check_engine,
+    check_version,
+    warn_of_double_offloading,
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_log, "_said_once", set())
+
+
+def test_one_worker_in_the_scheduler_s_process_is_served() -> None:
+    check_engine(make_config("m"), make_kv_config())
+
+
+@pytest.mark.parametrize("role", ["kv_both", "kv_producer", "kv_consumer"])
+def test_every_role_is_served(role: str) -> None:
+    check_engine(make_config("m", kv_transfer_config__kv_role=role), make_kv_config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"parallel_config__world_size": 2, "parallel_config__tensor_parallel_size": 2},
+            ["2 workers", "--tensor-parallel-size 1"],
+        ),
+        (
+            {"parallel_config__distributed_executor_backend": "mp"},
+            ["'mp'", "--distributed-executor-backend uni", "VLLM_ENABLE_V1_MULTIPROCESSING=0"],
+        ),
+        ({"kv_transfer_config__kv_role": "kv_none"}, ["kv_both", "kv_none"]),
+    ],
+)
+def test_an_engine_of_another_make_is_refused(changes: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(kvtier.UnsupportedError) as raised:
+        check_engine(make_config("m", **changes), make_kv_config())
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_a_model_with_several_groups_is_refused() -> None:
+    groups = make_kv_config(FullAttentionSpec(), SlidingWindowSpec())
+    with pytest.raises(kvtier.UnsupportedError, match="2 groups"):
+        check_engine(make_config("m"), groups)
+
+
+def test_layers_that_are_not_full_attention_are_refused() -> None:
+    with pytest.raises(kvtier.UnsupportedError, match="SlidingWindowSpec"):
+        check_engine(make_config("m"), make_kv_config(SlidingWindowSpec()))
+    mixed = SimpleNamespace(kv_cache_specs={"a": FullAttentionSpec(), "b": SlidingWindowSpec()})
+    with pytest.raises(kvtier.UnsupportedError, match="SlidingWindowSpec"):
+        check_engine(make_config("m"), make_kv_config(mixed))
+
+
+def test_an_unproved_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kvtier"):
+        check_version("0.32.0+cpu")
+        assert not caplog.records
+        check_version("0.99.1")
+        check_version("0.99.1")
+    assert len(caplog.records) == 1
+    assert "0.99.1" in caplog.text
+
+
+def test_offloading_twice_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kvtier"):
+        warn_of_double_offloading(make_config("m"))
+        assert not caplog.records
+        warn_of_double_offloading(make_config("m", cache_config__kv_offloading_size=4.0))
+    assert "kv_offloading_size" in caplog.text

@@ -1,0 +1,135 @@
+"""A real engine on a CPU: the same tokens with and without kvtier, whatever goes wrong."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vLLM is not installed", allow_module_level=True)
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[3]
+RUN_S = 900
+NUM_REQUESTS = 40
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "PYTHONPATH": str(ROOT),
+}
+Run: TypeAlias = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.timeout(3 * RUN_S)
+
+
+def run_child(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(HERE / script), *arguments],
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    done = run_child("tiny_model.py", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("out") / "answers.json"
+
+    def run_plan(extra: dict[str, Any] | None, *rounds: str, **faults: Any) -> dict[str, Any]:
+        plan = {
+            "model": str(model),
+            "extra": extra,
+            "num_requests": NUM_REQUESTS,
+            "rounds": rounds,
+            **faults,
+        }
+        done = run_child("engine_child.py", json.dumps(plan), str(out))
+        assert done.returncode == 0, done.stderr[-4000:]
+        answered: dict[str, Any] = json.loads(out.read_text())
+        return answered
+
+    return run_plan
+
+
+@pytest.fixture(scope="module")
+def expected(run: Run) -> list[list[int]]:
+    answered = run(None, "ask")
+    assert answered["metrics"]["vllm:num_preemptions"] > 0
+    (tokens,) = answered["answers"]
+    # Else equal tokens would prove nothing.
+    assert len({tuple(it) for it in tokens}) == NUM_REQUESTS
+    return list(tokens)
+
+
+@pytest.fixture
+def extra_of(disk_folder: Path) -> Callable[[str], dict[str, Any]]:
+    sizes = {"disk_bytes": "256MiB", "staging_bytes": "8MiB"}
+
+    def make(mode: str) -> dict[str, Any]:
+        if mode == "cpu":
+            return {"kv_device": "cpu", "kv_max_cpu_memory": "16MiB"}
+        disk = {"kv_device": mode, "disk_path": str(disk_folder), **sizes}
+        return {**disk, "kv_max_cpu_memory": "1MiB" if mode == "disk" else "8MiB"}
+
+    return make
+
+
+@pytest.mark.parametrize("mode", ["cpu", "disk", "hybrid"])
+def test_the_tokens_are_the_same_with_preemption_resets_and_failed_loads(
+    mode: str, run: Run, expected: list[list[int]], extra_of: Callable[[str], dict[str, Any]]
+) -> None:
+    answered = run(extra_of(mode), "ask", "ask", "reset", "ask", fail_every=10)
+    assert [it == expected for it in answered["answers"]] == [True] * 3
+    assert answered["num_failed"] > 0
+    assert answered["metrics"]["vllm:num_preemptions"] > 0
+    tier = "disk" if mode == "disk" else "host"
+    assert answered["metrics"][f"vllm:kvtier_hits:{tier}"] > 0
+
+
+@pytest.mark.parametrize("mode", ["disk", "hybrid"])
+def test_a_restarted_engine_finds_its_blocks_on_disk(
+    mode: str, run: Run, expected: list[list[int]], extra_of: Callable[[str], dict[str, Any]]
+) -> None:
+    extra = extra_of(mode)
+    assert run(extra, "ask")["answers"] == [expected]
+    answered = run(extra, "ask", fail_every=10)
+    assert answered["answers"] == [expected]
+    assert answered["metrics"]["vllm:kvtier_hits:disk"] > 0
+
+
+def test_off_is_an_engine_without_kvtier(run: Run, expected: list[list[int]]) -> None:
+    answered = run({"kv_device": "off"}, "ask")
+    assert answered["answers"] == [expected]
+    assert answered["num_loads"] == 0
+
+
+def test_spoiled_bytes_would_be_seen(
+    run: Run, expected: list[list[int]], extra_of: Callable[[str], dict[str, Any]]
+) -> None:
+    answered = run(extra_of("cpu"), "ask", "ask", flips_bytes=True)
+    assert answered["answers"][-1] != expected
+
+
+def test_a_misspelt_setting_ends_the_start_with_the_right_name(model: Path, tmp_path: Path) -> None:
+    plan = {"model": str(model), "extra": {"disk_pth": "/kv"}, "num_requests": 1, "rounds": []}
+    done = run_child("engine_child.py", json.dumps(plan), str(tmp_path / "out"))
+    assert done.returncode != 0
+    assert "did you mean disk_path?" in done.stderr + done.stdout

@@ -1,0 +1,268 @@
+"""The scheduler's half: what it says can be loaded, and what is to be saved."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import vllm_engine  # noqa: F401
+from half_setup import BLOCK_TOKENS, Request, attach_tensors, make_engine
+from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext
+
+import kvtier
+from kvtier.adapters.vllm import manager as manager_module
+from kvtier.adapters.vllm.engine_store import EngineStore
+from kvtier.adapters.vllm.manager import KvtierManager
+from kvtier.adapters.vllm.request_chain import RequestRules
+
+HIT, MISS, RETRY = LookupResult.HIT, LookupResult.MISS, LookupResult.RETRY
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def engine() -> Iterator[EngineStore]:
+    made = make_engine()
+    attach_tensors(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def manager(engine: EngineStore) -> KvtierManager:
+    return KvtierManager(engine)
+
+
+def put_blocks(engine: EngineStore, manager: KvtierManager, request: Request, end: int) -> Any:
+    """Saves the first blocks of a request as the worker would; returns what was to be saved."""
+    manager.resolve(request, 0)
+    output = manager.prepare_store(request.offload_keys(0, end), request.context)
+    keys = output.store_spec.keys
+    assert engine.namespace is not None
+    data = np.zeros((len(keys), engine.namespace.block_bytes), dtype=np.uint8)
+    result = engine.namespace.put(keys, data, parent=output.store_spec.parent)
+    assert result.num_accepted == len(keys)
+    return output
+
+
+def answers(manager: KvtierManager, request: Request, num_computed_blocks: int = 0) -> list[Any]:
+    manager.resolve(request, num_computed_blocks * BLOCK_TOKENS)
+    keys = request.offload_keys(num_computed_blocks)
+    return [manager.lookup(key, request.context) for key in keys]
+
+
+def test_what_was_saved_is_found_up_to_the_first_gap(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    put_blocks(engine, manager, Request("a", 6), end=4)
+    assert answers(manager, Request("b", 6)) == [HIT] * 4 + [MISS] * 2
+    assert answers(manager, Request("c", 6), num_computed_blocks=3) == [HIT] + [MISS] * 2
+    assert answers(manager, Request("d", 3)) == [HIT] * 3
+
+
+def test_one_request_is_looked_up_once_for_all_its_keys(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    put_blocks(engine, manager, Request("a", 20), end=20)
+    assert engine.store is not None
+    before: Any = engine.store.stats()["lookups"]
+    assert answers(manager, Request("b", 20)) == [HIT] * 20
+    assert engine.store.stats()["lookups"] == before + 1
+
+
+def test_a_request_that_nobody_resolved_has_no_hits(manager: KvtierManager) -> None:
+    request = Request("a", 2)
+    assert manager.lookup(request.offload_keys()[0], request.context) is MISS
+    assert manager.prepare_store(request.offload_keys(), request.context).keys_to_store == []
+
+
+def test_only_what_is_not_there_is_saved_beneath_what_is(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    first = put_blocks(engine, manager, Request("a", 6), end=3)
+    assert first.store_spec.parent is None
+    request = Request("b", 6)
+    second = put_blocks(engine, manager, request, end=6)
+    assert second.keys_to_store == request.offload_keys(3)
+    assert second.store_spec.parent == first.store_spec.keys[2].tobytes()
+    third = manager.prepare_store(request.offload_keys(), request.context)
+    assert third.keys_to_store == []
+
+
+def test_blocks_offered_in_the_middle_have_the_one_before_as_parent(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    request = Request("a", 6)
+    first = put_blocks(engine, manager, request, end=2)
+    output = manager.prepare_store(request.offload_keys(2, 5), request.context)
+    assert output.keys_to_store == request.offload_keys(2, 5)
+    assert output.store_spec.parent == first.store_spec.keys[1].tobytes()
+
+
+def test_generated_blocks_are_left_out_for_a_request_that_says_so(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    wish = {"kvtier": {"save_decode": False}}
+    request = Request("a", 6, num_prompt_tokens=3 * BLOCK_TOKENS + 1, kv_transfer_params=wish)
+    manager.resolve(request, 0)
+    output = manager.prepare_store(request.offload_keys(), request.context)
+    assert output.keys_to_store == request.offload_keys(0, 3)
+    later = manager.prepare_store(request.offload_keys(4), request.context)
+    assert later.keys_to_store == []
+
+
+def test_a_request_may_opt_out_of_saving_and_of_loading(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    quiet = Request("a", 3, kv_transfer_params={"kvtier": {"save": False}})
+    manager.resolve(quiet, 0)
+    assert manager.prepare_store(quiet.offload_keys(), quiet.context).keys_to_store == []
+    put_blocks(engine, manager, Request("b", 3), end=3)
+    fresh = Request("c", 3, kv_transfer_params={"kvtier": {"load": False}})
+    assert answers(manager, fresh) == [MISS] * 3
+
+
+def test_a_producer_loads_nothing_and_a_consumer_saves_nothing() -> None:
+    for rules, expected in (
+        (RequestRules(is_loading=False), 2),
+        (RequestRules(is_saving=False), 0),
+    ):
+        engine = make_engine(rules=rules)
+        attach_tensors(engine)
+        manager, request = KvtierManager(engine), Request("a", 2)
+        manager.resolve(request, 0)
+        output = manager.prepare_store(request.offload_keys(), request.context)
+        assert len(output.keys_to_store) == expected
+        engine.close()
+
+
+def test_after_a_failed_load_a_request_is_not_loaded_again(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    put_blocks(engine, manager, Request("a", 4), end=4)
+    request = Request("b", 4)
+    assert answers(manager, request) == [HIT] * 4
+    manager.forbid_loading("b")
+    assert answers(manager, request) == [MISS] * 4
+    assert answers(manager, Request("c", 4)) == [HIT] * 4
+
+
+def test_after_a_reset_nothing_saved_before_is_found(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    running = Request("a", 4)
+    put_blocks(engine, manager, running, end=4)
+    manager.reset_cache()
+    assert answers(manager, Request("b", 4)) == [MISS] * 4
+    assert answers(manager, running) == [MISS] * 4
+    put_blocks(engine, manager, running, end=4)
+    assert answers(manager, Request("c", 4)) == [HIT] * 4
+    # A restarted engine has the weights that it had before the reset.
+    assert answers(KvtierManager(engine), Request("d", 4)) == [HIT] * 4
+
+
+def test_a_finished_request_may_save_its_last_blocks_in_the_next_step(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    request = Request("a", 3)
+    put_blocks(engine, manager, request, end=2)
+    manager.on_request_finished(request.context)
+    step = ScheduleEndContext(new_req_ids=[], preempted_req_ids=[])
+    manager.on_schedule_end(step)
+    last = manager.prepare_store(request.offload_keys(2), request.context)
+    assert last.keys_to_store == request.offload_keys(2)
+    manager.on_schedule_end(step)
+    assert manager.prepare_store(request.offload_keys(2), request.context).keys_to_store == []
+
+
+def test_another_adapter_s_blocks_are_not_found(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    put_blocks(engine, manager, Request("a", 2), end=2)
+
+    class Lora:
+        lora_name = "l"
+        lora_path = "nowhere"
+
+    assert answers(manager, Request("b", 2, lora_request=Lora())) == [MISS] * 2
+
+
+def test_what_is_about_to_be_loaded_cannot_be_deleted(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    put_blocks(engine, manager, Request("a", 4), end=4)
+    request = Request("b", 4)
+    answers(manager, request)
+    spec = manager.prepare_load(request.offload_keys(1, 4), request.context)
+    assert spec.request_id == "b"
+    assert engine.namespace is not None
+    assert engine.namespace.delete(spec.keys) == 0
+    manager.complete_load(request.offload_keys(1, 4), request.context)
+    assert engine.namespace.delete(spec.keys[:1]) == 3
+
+
+def test_blocks_far_away_on_disk_are_fetched_before_they_are_promised(
+    disk_folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"disk_path": str(disk_folder), "disk_bytes": "64MiB", "staging_bytes": "2MiB"}
+    first = make_engine(**sizes)
+    attach_tensors(first)
+    put_blocks(first, KvtierManager(first), Request("a", 4), end=4)
+    first.close()
+
+    engine, clock = make_engine(**sizes), Clock()
+    attach_tensors(engine)
+    manager = KvtierManager(engine, clock_s=clock)
+    # No rate is known yet, so nothing counts as far: say that nothing can be had in time.
+    monkeypatch.setattr(manager_module, "QUICK_LOAD_S", 0.0)
+    namespace = engine.namespace
+    assert namespace is not None
+    prefetched = []
+    monkeypatch.setattr(
+        kvtier.Namespace,
+        "prefetch",
+        lambda self, keys: prefetched.append(len(keys)),
+    )
+    lookup = kvtier.Namespace.lookup
+
+    def lookup_with_slow_disk(self: Any, keys: Any, **options: Any) -> Any:
+        return lookup(self, keys[:0] if options else keys)
+
+    monkeypatch.setattr(kvtier.Namespace, "lookup", lookup_with_slow_disk)
+    request = Request("b", 4)
+    assert answers(manager, request) == [RETRY] * 4
+    assert answers(manager, request) == [RETRY] * 4
+    assert prefetched == [4]
+    clock.now_s += manager_module.PATIENCE_S
+    assert answers(manager, request) == [HIT] * 4
+    engine.close()
+
+
+def test_metrics_count_what_happened_since_the_last_time(engine: EngineStore) -> None:
+    clock = Clock()
+    manager = KvtierManager(engine, clock_s=clock)
+    put_blocks(engine, manager, Request("a", 4), end=4)
+    first = manager.get_stats().reduce()
+    assert first["vllm:kvtier_inserted:('host',)"] == 4
+    assert first["vllm:kvtier_blocks:('host',)"] == 4
+    assert manager.get_stats() is None
+    clock.now_s += 10
+    assert "vllm:kvtier_inserted:('host',)" not in manager.get_stats().reduce()
+
+
+def test_an_engine_that_is_off_has_no_hits_and_saves_nothing() -> None:
+    engine = make_engine(kv_device="off")
+    attach_tensors(engine)
+    manager, request = KvtierManager(engine), Request("a", 2)
+    assert answers(manager, request) == [MISS] * 2
+    assert manager.prepare_store(request.offload_keys(), request.context).keys_to_store == []
+    assert manager.get_stats() is None
+    manager.reset_cache()
+    manager.shutdown()
+    engine.close()
