@@ -23,6 +23,8 @@ from kvtier.errors import (
 from kvtier.outcome import Outcome, Tier
 
 if TYPE_CHECKING:
+    from kvtier.arena_view import ArenaHandle, ArenaView
+    from kvtier.block_plan import BlockPlan, PlanResult
     from kvtier.block_store import BlockStore
     from kvtier.config import Config
     from kvtier.job import Job
@@ -30,11 +32,23 @@ if TYPE_CHECKING:
     from kvtier.namespace import Namespace
     from kvtier.paged_blocks import PagedBlocks
     from kvtier.paged_geometry import PagedGeometry
-    from kvtier.results import FlushResult, GetResult, LoadResult, Lookup, PutResult
+    from kvtier.paged_worker import PagedWorker, WorkerJob
+    from kvtier.planned_job import PlannedJob
+    from kvtier.results import (
+        FlushResult,
+        GetResult,
+        LoadResult,
+        Lookup,
+        PlannedLoadResult,
+        PutResult,
+    )
 
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "ArenaHandle",
+    "ArenaView",
+    "BlockPlan",
     "BlockStore",
     "ClosedError",
     "Config",
@@ -51,6 +65,10 @@ __all__ = [
     "Outcome",
     "PagedBlocks",
     "PagedGeometry",
+    "PagedWorker",
+    "PlanResult",
+    "PlannedJob",
+    "PlannedLoadResult",
     "PutResult",
     "StoreBusyError",
     "Tier",
@@ -58,11 +76,15 @@ __all__ = [
     "TimeoutError",
     "UnsupportedError",
     "UsageError",
+    "WorkerJob",
     "open",
 ]
 
 # Loaded at first use: they need numpy or the extension, or are rarely wanted.
 _LAZY_MODULES: Final = {
+    "ArenaHandle": "kvtier.arena_view",
+    "ArenaView": "kvtier.arena_view",
+    "BlockPlan": "kvtier.block_plan",
     "BlockStore": "kvtier.block_store",
     "Config": "kvtier.config",
     "FlushResult": "kvtier.results",
@@ -74,7 +96,12 @@ _LAZY_MODULES: Final = {
     "Namespace": "kvtier.namespace",
     "PagedBlocks": "kvtier.paged_blocks",
     "PagedGeometry": "kvtier.paged_geometry",
+    "PagedWorker": "kvtier.paged_worker",
+    "PlanResult": "kvtier.block_plan",
+    "PlannedJob": "kvtier.planned_job",
+    "PlannedLoadResult": "kvtier.results",
     "PutResult": "kvtier.results",
+    "WorkerJob": "kvtier.paged_worker",
 }
 
 

@@ -6,40 +6,50 @@ the classes of kvtier.errors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from kvtier._core_fields import (
+    DamagedBlock as DamagedBlock,
+)
+from kvtier._core_fields import (
+    DeviceInfo as DeviceInfo,
+)
+from kvtier._core_fields import (
+    DirectoryContents as DirectoryContents,
+)
+from kvtier._core_fields import (
+    DirectoryProbe as DirectoryProbe,
+)
+from kvtier._core_fields import (
+    NamespaceContents as NamespaceContents,
+)
+from kvtier._core_fields import (
+    PlanFields as PlanFields,
+)
+from kvtier._core_fields import (
+    SegmentContents as SegmentContents,
+)
+from kvtier._core_fields import (
+    SimulatedDisk as SimulatedDisk,
+)
+from kvtier._core_fields import (
+    StoreOptions as StoreOptions,
+)
+from kvtier._core_fields import (
+    TransferOptions as TransferOptions,
+)
+from kvtier._core_fields import (
+    TransferResult as TransferResult,
+)
+from kvtier._core_fields import (
+    VerifyReport as VerifyReport,
+)
+
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
-
-class SimulatedDisk(TypedDict):
-    """Another disk on paper, for benchmarks and tests; 0 means unlimited."""
-
-    read_bytes_per_s: int
-    write_bytes_per_s: int
-    latency_s: float
-    queue_depth_max: int
-
-class StoreOptions(TypedDict, total=False):
-    path: str
-    host_bytes: int
-    staging_bytes: int
-    disk_bytes: int
-    io: str  # "auto" | "uring" | "threads"
-    direct: str  # "auto" | "on" | "off"
-    eviction: str  # "adaptive" | "lru" | "s3fifo"
-    num_io_threads: int
-    num_copy_threads: int  # 0: the usable CPUs, less one.
-    has_checksum: bool
-    is_deleted_on_exit: bool
-    blocks_max: int
-    lock_wait_s: float
-    stall_s: float
-    default_timeout_s: float
-    simulated_disk: SimulatedDisk
 
 class Store:
     def __init__(self, options: StoreOptions, log: Callable[[str, str], None]) -> None:
@@ -110,6 +120,37 @@ class Store:
         options: Mapping[str, object],
     ) -> Attachment:
         """cuda_ordinal -1: the host. `holders` keeps the tensors valid."""
+    def plan_save(
+        self,
+        namespace_index: int,
+        keys: U8,
+        ranks: tuple[bytes, int, int],
+        parent: bytes | None,
+        chain: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job:
+        """ranks: (namespace_id, num_parts, num_ranks)."""
+    def plan_load(
+        self,
+        namespace_index: int,
+        keys: U8,
+        ranks: tuple[bytes, int, int],
+        prefix: bool,
+        request_hash: int,
+        timeout_s: float,
+    ) -> Job: ...
+    def finish_plan(
+        self,
+        fields: tuple[int, bytes, int, str, str, int, int],
+        checksums: U64,
+        undefined_indices: I64,
+    ) -> bool:
+        """fields: (plan_id, arena_id, rank, status, message, first_part, num_parts)."""
+    def abandon_rank(self, rank: int) -> int: ...
+    def plan_generation(self) -> int: ...
+    def share_arenas(self) -> list[tuple[bytes, int, int, int, bytes]]:
+        """(arena_id, num_bytes, process_id, fd, socket_number) of each."""
     def poll_jobs(self) -> list[Job]:
         """Jobs that ended since the last call, each once, as new objects."""
     def job_event_fd(self) -> int: ...
@@ -129,6 +170,41 @@ class Store:
     def drain_log(self) -> list[tuple[str, str]]:
         """Lines from background threads since the last call; the Python layer logs them."""
 
+class ArenaView:
+    """A store's memory in another process. May block: constructor, close."""
+
+    def __init__(self, places: Sequence[tuple[bytes, int, int, int, bytes]]) -> None: ...
+    def num_bytes(self) -> int: ...
+    def close(self, timeout_s: float) -> None: ...
+    def is_closed(self) -> bool: ...
+    def abandon_after_fork(self) -> None: ...
+
+class PagedWorker:
+    """Keeps the view alive, as do its jobs."""
+
+    def __init__(
+        self,
+        view: ArenaView,
+        namespace_id: bytes,
+        part_bytes: Sequence[int],
+        parts: tuple[int, int, int],
+        cuda_ordinal: int,
+        tensors: Sequence[tuple[int, int]],
+        fragments: Sequence[tuple[int, int, int, int]],
+        holders: object,
+        options: Mapping[str, object],
+    ) -> None:
+        """parts: (first, num_parts, generation)."""
+    def submit(self, plan: Mapping[str, object], block_ids: I64, stream_id: int) -> WorkerJob: ...
+    def stats(self) -> dict[str, int | str]: ...
+
+class WorkerJob:
+    def is_ended(self) -> bool: ...
+    def wait(self, timeout_s: float) -> tuple[str, str, U64, I64]:
+        """(status, message, checksums, undefined_indices). TimeoutError: it goes on."""
+    def cancel(self) -> None: ...
+    def order_stream_after(self, stream_id: int, timeout_s: float) -> None: ...
+
 class Job:
     """Made by Store.put_async and get_async; keeps the store alive."""
 
@@ -136,13 +212,15 @@ class Job:
     def job_id(self) -> int: ...
     @property
     def kind(self) -> str:
-        """ "put", "get", "save" or "load"."""
+        """ "put", "get", "save", "load", "planned_save" or "planned_load"."""
     def is_ended(self) -> bool: ...
     def wait(self, timeout_s: float) -> U8:
         """Outcomes. TimeoutError: the job goes on."""
     def cancel(self) -> None: ...
     def undefined_block_ids(self) -> I64:
-        """Of a load that ended."""
+        """Of a load that ended; of a planned one the positions in its keys."""
+    def take_plans(self, timeout_s: float) -> list[PlanFields]: ...
+    def are_plans_exhausted(self) -> bool: ...
     def order_stream_after(self, stream_id: int, timeout_s: float) -> None: ...
 
 class Attachment:
@@ -196,62 +274,6 @@ def checksum_and_copy(source: U8, target: U8 | None, block_bytes: int) -> int:
     Without a target: hashes only, which is the least that a promotion costs.
     """
 
-class NamespaceContents(TypedDict):
-    index: int
-    id: str
-    description: str
-    num_blocks: int
-    num_pinned: int
-    payload_bytes: int
-
-class SegmentContents(TypedDict):
-    name: str
-    slot_bytes: int
-    num_slots: int
-    num_used: int
-    num_damaged: int
-    file_bytes: int
-    allocated_bytes: int
-
-class DirectoryContents(TypedDict):
-    store_id: str
-    is_clean: bool
-    namespaces: list[NamespaceContents]
-    segments: list[SegmentContents]
-    unknown_files: list[str]
-
-class DamagedBlock(TypedDict):
-    segment: str
-    slot: int
-    key: str
-    namespace_id: str
-    reason: str
-
-class VerifyReport(TypedDict):
-    is_clean: bool
-    blocks: int
-    bytes: int
-    num_corrupt: int
-    num_torn: int  # In place of corrupt when the store was not closed; never served.
-    damaged_entries: int
-    unreadable: int
-    damaged: list[DamagedBlock]  # The first 10,000.
-    unknown_files: list[str]
-
-class DirectoryProbe(TypedDict):
-    is_writable: bool
-    write_error: str
-    file_system: str
-    file_system_block_bytes: int
-    direct_alignment_memory_bytes: int
-    direct_alignment_offset_bytes: int
-    is_alignment_reported: bool
-    direct_write_error: str  # Empty: it worked.
-    fallocate_error: str
-    free_bytes: int
-    read_gb_per_s: float
-    write_gb_per_s: float
-
 def inspect_directory(path: str) -> DirectoryContents:
     """Reads superblock, namespace table and slot tables without opening the store (no lock taken).
 
@@ -283,15 +305,6 @@ def simulate_policy(
 
 def count_optimal_hits(block_ids: U64, request_ends: U64, capacity_blocks: int) -> int:
     """Hits of Belady's rule with bypass, which knows the future."""
-
-class DeviceInfo(TypedDict):
-    name: str
-    kind: str  # "host" | "cuda"
-    is_memory_unified: bool
-    has_kernels: bool
-    can_kernels_reach_host: bool
-    identity: str  # Of this device and its driver.
-    note: str  # Why something is less than best.
 
 class TransferDevice:
     """One device, for measurements: memory, events, bare copies, the kernel.
@@ -340,23 +353,6 @@ class TransferDevice:
         num_ctas: int,
     ) -> None:
         """Runs the kernel that copies blocks together, at most 224 a call."""
-
-class TransferOptions(TypedDict, total=False):
-    max_ctas: int
-    chunk_bytes: int
-    calibration_path: str
-    is_calibrated: bool
-    num_jobs_max: int
-
-class TransferResult(TypedDict):
-    job_id: int
-    direction: str  # "save" | "load"
-    error: str | None
-    checksums: U64
-    undefined_block_ids: list[int]
-    method: str  # As used.
-    moved_bytes: int
-    device_s: float  # 0: not measured.
 
 class TransferEngine:
     """The transfer engine with its thread, for measurements; keeps the device alive.

@@ -8,16 +8,19 @@ from types import TracebackType
 from typing import Final
 
 from kvtier import _core, open_stores
+from kvtier.arena_view import ArenaHandle
+from kvtier.block_plan import PlanResult
 from kvtier.call_arguments import check_seconds, check_timeout_s
 from kvtier.capacity import Capacity, DiskSpace, find_free_bytes, resolve_capacity
 from kvtier.config import SETTINGS, Config
 from kvtier.core_log import log_core_line, logger, warn_once
 from kvtier.errors import ClosedError, UnsupportedError, UsageError
 from kvtier.file_system import find_concerns, find_file_system
-from kvtier.job import AnyJob, JobTable
+from kvtier.job_table import AnyJob, JobTable
 from kvtier.machine import memory_limit
 from kvtier.namespace import Namespace
 from kvtier.namespace_identity import make_identity
+from kvtier.paged_worker import check_rank
 from kvtier.results import FlushResult
 from kvtier.settings import Settings, resolve_settings
 from kvtier.statistics import Statistics, nest_statistics
@@ -115,6 +118,43 @@ class BlockStore:
         it is valid as long as the store lives.
         """
         return self._core_store.job_event_fd()
+
+    def arena_handle(self) -> ArenaHandle:
+        """Returns what lets other processes map this store's host memory; see ArenaView.open().
+
+        Raises ConfigError (the store was not opened with shared_arena=True, or has no host tier).
+        """
+        places = tuple(self._core_store.share_arenas())
+        return ArenaHandle(places=places, generation=self._core_store.plan_generation())
+
+    def finish_plan(self, result: PlanResult) -> bool:
+        """Takes in what a rank made of a plan; see Namespace.plan_save(). Does not block.
+
+        False, and nothing happens: the plan has ended, is of another store, or was answered by this
+        rank before. Raises UsageError when the answer does not fit; the plan then waits on.
+        """
+        if not isinstance(result, PlanResult):
+            raise UsageError(f"result: expected a PlanResult, got {show(result)}")
+        fields = (
+            result.plan_id,
+            result.arena_id,
+            result.rank,
+            result.status,
+            result.message,
+            result.first_part,
+            result.num_parts,
+        )
+        return self._core_store.finish_plan(fields, result.checksums, result.undefined_indices)
+
+    def abandon_rank(self, rank: int) -> int:
+        """Ends what the rank's process has not answered as failed; returns how many plans.
+
+        Only when that process is known to have ended: slots that it works on are given away, as
+        soon as the other ranks of the same plans have answered. Calls under way that count on the
+        rank make no more plans; later calls count on it again: give the process that takes its
+        place a new arena_handle().
+        """
+        return self._core_store.abandon_rank(check_rank(rank))
 
     def flush(self, timeout_s: float | None = None) -> FlushResult:
         """Makes every earlier put that disk kept survive kill -9 and power loss.
@@ -253,6 +293,7 @@ def _find_num_io_threads(config: Config) -> int:
 def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
     options: _core.StoreOptions = {
         "host_bytes": capacity.host_bytes,
+        "is_arena_shared": config.shared_arena,
         "io": config.io,
         "direct": config.direct,
         "eviction": config.eviction,

@@ -203,6 +203,16 @@ class Config:
             price="-",
         ),
     )
+    shared_arena: bool = field(
+        default=False,
+        metadata=_setting(
+            parse_boolean,
+            unit="bool",
+            range_text="true, false",
+            meaning="whether other processes can map the host tier, to move its blocks themselves",
+            price="small pages where the system has no huge ones for shared memory: slower copies",
+        ),
+    )
     default_timeout_s: float = field(
         default=30.0,
         metadata=_setting(

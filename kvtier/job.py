@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-import weakref
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -14,9 +12,9 @@ from kvtier.call_arguments import check_flag, check_seconds
 from kvtier.engine_streams import parse_stream
 from kvtier.errors import TimeoutError, UsageError
 from kvtier.outcome import Outcome
-from kvtier.results import I64, U8, GetResult, LoadResult, PutResult
+from kvtier.results import I64, U8, GetResult, LoadResult, PlannedLoadResult, PutResult
 
-Result = TypeVar("Result", PutResult, GetResult, LoadResult)
+Result = TypeVar("Result", PutResult, GetResult, LoadResult, PlannedLoadResult)
 
 _PAGED_KINDS: Final = ("save", "load")
 _OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
@@ -93,7 +91,8 @@ class Job(Generic[Result]):
 
         stream: an int, or an object of torch, CuPy or others, of the tensors' device.
         Blocks only until the job's copies were handed to the device; for blocks on disk that is
-        when they were read. Raises TimeoutError after `timeout_s` (None: waits on), UsageError (a
+        when they were read. For tensors in CPU memory, which have no streams, until the job has
+        ended. Raises TimeoutError after `timeout_s` (None: waits on), UsageError (a
         put or get; a stream of another device).
         """
         if self._core_job.kind not in _PAGED_KINDS:
@@ -101,35 +100,16 @@ class Job(Generic[Result]):
         seconds = math.inf if timeout_s is None else check_seconds(timeout_s, "timeout_s")
         self._core_job.order_stream_after(parse_stream(stream), seconds)
 
-    def _make_result(self, outcomes: U8) -> PutResult | GetResult | LoadResult:
+    def _make_result(self, outcomes: U8) -> PutResult | GetResult | LoadResult | PlannedLoadResult:
         kind = self._core_job.kind
         if kind == "load":
             return load_result(outcomes, self._core_job.undefined_block_ids())
+        if kind == "planned_load":
+            return planned_load_result(outcomes, self._core_job.undefined_block_ids())
         return get_result(outcomes) if kind == "get" else put_result(outcomes)
 
     def __repr__(self) -> str:
         return f"Job(job_id={self._core_job.job_id}, kind={self._core_job.kind!r})"
-
-
-AnyJob: TypeAlias = Job[PutResult] | Job[GetResult] | Job[LoadResult]
-
-
-class JobTable:
-    """The jobs that somebody keeps, so that poll() lists the very objects. Thread-safe."""
-
-    def __init__(self) -> None:
-        # Never taken in a forked child: there the core refuses first.
-        self._lock = threading.Lock()
-        self._jobs: weakref.WeakValueDictionary[int, AnyJob] = weakref.WeakValueDictionary()
-
-    def find_or_make(self, store: object, core_job: _core.Job) -> AnyJob:
-        """Returns the job around `core_job`; one that was dropped is made anew."""
-        with self._lock:
-            job = self._jobs.get(core_job.job_id)
-            if job is None:
-                made: AnyJob = Job(store, core_job)
-                job = self._jobs[core_job.job_id] = made
-            return job
 
 
 def put_result(outcomes: U8) -> PutResult:
@@ -155,6 +135,17 @@ def load_result(outcomes: U8, undefined_block_ids: I64) -> LoadResult:
         mask=got.mask,
         outcomes=got.outcomes,
         undefined_block_ids=undefined_block_ids,
+    )
+
+
+def planned_load_result(outcomes: U8, undefined_indices: I64) -> PlannedLoadResult:
+    """Returns the result of a planned load from the core's outcomes, uint8[n]."""
+    got = get_result(outcomes)
+    return PlannedLoadResult(
+        num_blocks=got.num_blocks,
+        mask=got.mask,
+        outcomes=got.outcomes,
+        undefined_indices=undefined_indices,
     )
 
 

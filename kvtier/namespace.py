@@ -1,21 +1,25 @@
 """Namespace: the blocks of one model in one layout, and the calls on them. Thread-safe."""
 
 import math
-from typing import cast
+from typing import Final, cast
 
 from kvtier import _core
 from kvtier.block_keys import as_key_array, as_key_bytes, chain_keys, fold_raw_key, hash_request
 from kvtier.call_arguments import check_flag, check_seconds, check_timeout_s
 from kvtier.data_buffers import source_addresses, target_addresses
 from kvtier.errors import ConfigError, UsageError
-from kvtier.job import Job, JobTable, get_result, put_result
+from kvtier.job import Job, get_result, put_result
+from kvtier.job_table import JobTable
 from kvtier.lease import Lease
 from kvtier.namespace_identity import Description, NamespaceIdentity
 from kvtier.paged_blocks import PagedBlocks, attach_tensors
 from kvtier.paged_geometry import PagedGeometry
 from kvtier.paged_tensors import read_tensors
-from kvtier.results import U8, GetResult, Lookup, PutResult
-from kvtier.units import show
+from kvtier.planned_job import PlannedJob
+from kvtier.results import U8, GetResult, Lookup, PlannedLoadResult, PutResult
+from kvtier.units import parse_whole_number, show
+
+_RANKS_MAX: Final = 4096
 
 
 class Namespace:
@@ -60,6 +64,11 @@ class Namespace:
     def block_bytes(self) -> int:
         """Returns the payload of a block."""
         return self._identity.block_bytes
+
+    @property
+    def part_bytes(self) -> tuple[int, ...]:
+        """Returns the sizes of a block's parts; they add up to block_bytes."""
+        return self._identity.part_bytes
 
     @property
     def block_tokens(self) -> int:
@@ -275,6 +284,67 @@ class Namespace:
             default_timeout_s=self._default_timeout_s,
             jobs=self._jobs,
         )
+
+    def plan_save(
+        self,
+        keys: object,
+        *,
+        num_ranks: int,
+        parent: object = None,
+        chain: bool = True,
+        request: str | bytes | int | None = None,
+        timeout_s: float | None = None,
+    ) -> PlannedJob[PutResult]:
+        """Like PagedBlocks.save(), for tensors of other processes: makes plans for them.
+
+        num_ranks: ranks 0 to num_ranks - 1 carry the plans out, each the parts that it has; blocks
+                   are there when all have answered. Together they have every part. Where several
+                   have the same bytes, one rank saves them, and num_ranks is 1.
+        Slots are taken at once; the plans are in the job. They are to be sent when the blocks' rows
+        are written, or ordered so by the stream of each rank's submit(). Does not block.
+        Raises ConfigError (the store was not opened with shared_arena=True).
+        """
+        core_job = self._core_store.plan_save(
+            self._namespace_index,
+            as_key_array(keys),
+            self._ranks(num_ranks),
+            None if parent is None else as_key_bytes(parent, "parent"),
+            check_flag(chain, "chain"),
+            hash_request(request),
+            check_timeout_s(timeout_s, self._default_timeout_s),
+        )
+        return cast("PlannedJob[PutResult]", self._jobs.find_or_make(self._store, core_job))
+
+    def plan_load(
+        self,
+        keys: object,
+        *,
+        num_ranks: int,
+        prefix: bool = True,
+        request: str | bytes | int | None = None,
+        timeout_s: float | None = None,
+    ) -> PlannedJob[PlannedLoadResult]:
+        """Like PagedBlocks.load(), for tensors of other processes: makes plans for them.
+
+        num_ranks: as for plan_save(); ranks that have the same part each load it.
+        A plan comes when its blocks are in host memory, so none waits on a rank for the disk.
+        Raises as plan_save().
+        """
+        core_job = self._core_store.plan_load(
+            self._namespace_index,
+            as_key_array(keys),
+            self._ranks(num_ranks),
+            check_flag(prefix, "prefix"),
+            hash_request(request),
+            check_timeout_s(timeout_s, self._default_timeout_s),
+        )
+        return cast("PlannedJob[PlannedLoadResult]", self._jobs.find_or_make(self._store, core_job))
+
+    def _ranks(self, num_ranks: object) -> tuple[bytes, int, int]:
+        whole = parse_whole_number(num_ranks, "num_ranks")
+        if not 1 <= whole <= _RANKS_MAX:
+            raise UsageError(f"num_ranks: {whole} is not within 1 to {_RANKS_MAX}")
+        return self._identity.id, len(self._identity.part_bytes), whole
 
     def prefetch(self, keys: object) -> None:
         """Promotes blocks from disk to the host tier before anyone asks. Does not block.

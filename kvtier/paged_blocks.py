@@ -10,7 +10,8 @@ from kvtier.block_keys import as_key_array, as_key_bytes, hash_request
 from kvtier.call_arguments import check_flag, check_timeout_s
 from kvtier.engine_streams import stream_id_of
 from kvtier.errors import UsageError
-from kvtier.job import Job, JobTable
+from kvtier.job import Job
+from kvtier.job_table import JobTable
 from kvtier.paged_geometry import PagedGeometry
 from kvtier.paged_tensors import CPU, PagedTensors
 from kvtier.results import I64, LoadResult, PutResult
@@ -154,10 +155,7 @@ def attach_tensors(
     transfer_ctas: int,
 ) -> _core.Attachment:
     """Makes `tensors` known to the transfer engine of their device."""
-    ordinal = _HOST_ORDINAL if tensors.device == CPU else int(tensors.device.partition(":")[2])
-    options: dict[str, object] = {"max_ctas": transfer_ctas}
-    if ordinal != _HOST_ORDINAL:
-        options["calibration_path"] = calibration_path(ordinal)
+    ordinal, options = find_device_options(tensors, transfer_ctas)
     return core_store.attach(
         namespace_index,
         ordinal,
@@ -167,6 +165,15 @@ def attach_tensors(
         [tensor.keeper for tensor in tensors.tensors],
         options,
     )
+
+
+def find_device_options(tensors: PagedTensors, transfer_ctas: int) -> tuple[int, dict[str, object]]:
+    """Returns what the core is to be told of the tensors' device: (cuda_ordinal, options)."""
+    ordinal = _HOST_ORDINAL if tensors.device == CPU else int(tensors.device.partition(":")[2])
+    options: dict[str, object] = {"max_ctas": transfer_ctas}
+    if ordinal != _HOST_ORDINAL:
+        options["calibration_path"] = calibration_path(ordinal)
+    return ordinal, options
 
 
 def calibration_path(ordinal: int) -> str:
@@ -186,20 +193,23 @@ def calibration_path(ordinal: int) -> str:
     return os.path.join(folder, f"calibration-cuda-{ordinal}.txt")
 
 
-def as_block_ids(block_ids: object, num_blocks: int) -> I64:
-    """Returns C-contiguous int64[num_blocks]. Raises UsageError (other shape or type)."""
+def as_block_ids(block_ids: object, num_blocks: int | None) -> I64:
+    """Returns C-contiguous int64[num_blocks], of any number with None.
+
+    Raises UsageError (other shape or type).
+    """
     try:
         array = np.asarray(block_ids)
     except (TypeError, ValueError, RuntimeError):
         array = np.empty(0, dtype=object)
-    if array.size == 0 and array.ndim == 1 and num_blocks == 0:
+    if array.size == 0 and array.ndim == 1 and not num_blocks:
         return np.empty(0, dtype=np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise UsageError(
             f"block_ids: expected whole numbers, one a key, got {show(block_ids)} "
             f"({type(block_ids).__name__})"
         )
-    if len(array) != num_blocks:
+    if num_blocks is not None and len(array) != num_blocks:
         raise UsageError(f"block_ids: {len(array)} of them for {num_blocks} keys")
     if array.dtype == np.uint64 and bool(np.any(array > _BLOCK_ID_MAX)):
         raise UsageError("block_ids: a number beyond int64; expected rows of the tensors")

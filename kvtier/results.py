@@ -64,6 +64,20 @@ class LoadResult:
     not DONE are as they were."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedLoadResult:
+    """Which blocks every rank has in its rows now."""
+
+    num_blocks: int
+    """Length of the unbroken prefix, or with prefix=False all that were loaded."""
+    mask: Mask
+    """bool[n]."""
+    outcomes: list[Outcome]
+    undefined_indices: I64
+    """int64[k]: positions in the keys whose rows, on some rank, were written to and hold nothing
+    to rely on. Rows of other blocks that are not DONE are as they were."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlushResult:
     """What survives a crash from here on."""

@@ -65,4 +65,11 @@ std::optional<BlockKey> parent_of(const std::optional<py::bytes>& parent) {
 KeyArray array_of(const std::vector<Outcome>& outcomes) { return byte_array_of(outcomes); }
 KeyArray array_of(const std::vector<Tier>& tiers) { return byte_array_of(tiers); }
 
+KeyArray array_of_keys(const std::vector<BlockKey>& keys) {
+  constexpr auto kKeyBytes = static_cast<py::ssize_t>(sizeof(BlockKey));
+  KeyArray array({static_cast<py::ssize_t>(keys.size()), kKeyBytes});
+  if (!keys.empty()) std::memcpy(array.mutable_data(), keys.data(), keys.size() * sizeof(BlockKey));
+  return array;
+}
+
 }  // namespace kvtier::bindings

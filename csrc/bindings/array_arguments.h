@@ -27,5 +27,7 @@ std::optional<BlockKey> parent_of(const std::optional<pybind11::bytes>& parent);
 
 KeyArray array_of(const std::vector<Outcome>& outcomes);
 KeyArray array_of(const std::vector<Tier>& tiers);
+/// uint8[n, 16].
+KeyArray array_of_keys(const std::vector<BlockKey>& keys);
 
 }  // namespace kvtier::bindings

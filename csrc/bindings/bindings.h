@@ -12,5 +12,6 @@ void bind_tools(pybind11::module_& module);
 void bind_policies(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
 void bind_transfer(pybind11::module_& module);
+void bind_worker(pybind11::module_& module);
 
 }  // namespace kvtier::bindings

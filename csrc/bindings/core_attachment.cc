@@ -18,20 +18,20 @@ using transfer::TransferDirection;
 
 }  // namespace
 
-CoreAttachment::CoreAttachment(CoreStore& store, std::shared_ptr<paged::PagedDevice> device,
-                               transfer::AttachmentId attachment_id, std::uint64_t num_rows,
+CoreAttachment::CoreAttachment(CoreStore& store,
+                               std::shared_ptr<const paged::PagedAttachment> attachment,
                                std::uint32_t namespace_index, py::object holders)
     : store_(store),
-      device_(std::move(device)),
-      attachment_id_(attachment_id),
-      num_rows_(num_rows),
+      device_(attachment->device()),
       namespace_index_(namespace_index),
-      holders_(std::move(holders)) {}
+      holders_(std::move(holders)),
+      attachment_(std::move(attachment)) {}
 
 CoreAttachment::~CoreAttachment() {
-  if (!is_attached_ || store_.is_forked()) return;
-  // Jobs that still use the tensors hold them, and the device forgets the table when it closes.
-  (void)device_->engine().detach(attachment_id_).is_ok();
+  // In the child of a fork the engine's locks may be held by threads that are not there.
+  if (store_.is_forked()) {
+    static_cast<void>(new std::shared_ptr<const paged::PagedAttachment>(std::move(attachment_)));
+  }
 }
 
 std::vector<std::int64_t> CoreAttachment::ids_of(const IdArray& block_ids,
@@ -41,12 +41,16 @@ std::vector<std::int64_t> CoreAttachment::ids_of(const IdArray& block_ids,
                           "block_ids: " + std::to_string(block_ids.size()) + " of them for " +
                               std::to_string(num_keys) + " keys"));
   }
+  if (!attachment_) {
+    throw_if_error(Status(StatusCode::kInvalidArgument, "the tensors were detached; attach again"));
+  }
+  const std::uint64_t num_rows = attachment_->num_rows();
   const std::vector<std::int64_t> ids(block_ids.data(), block_ids.data() + block_ids.size());
   for (const std::int64_t block_id : ids) {
-    if (block_id >= 0 && static_cast<std::uint64_t>(block_id) < num_rows_) continue;
+    if (block_id >= 0 && static_cast<std::uint64_t>(block_id) < num_rows) continue;
     throw_if_error(Status(StatusCode::kInvalidArgument,
                           "block_ids: not a row of the tensors: block_id=" +
-                              std::to_string(block_id) + " num_rows=" + std::to_string(num_rows_)));
+                              std::to_string(block_id) + " num_rows=" + std::to_string(num_rows)));
   }
   return ids;
 }
@@ -54,9 +58,6 @@ std::vector<std::int64_t> CoreAttachment::ids_of(const IdArray& block_ids,
 std::shared_ptr<BlockMover> CoreAttachment::make_mover(TransferDirection direction,
                                                        std::vector<std::int64_t> block_ids,
                                                        std::uint64_t stream_id) {
-  if (!is_attached_) {
-    throw_if_error(Status(StatusCode::kInvalidArgument, "the tensors were detached; attach again"));
-  }
   store_.check_open();
   store_.warn_of_refusal(*device_);
   // In this very thread: its default stream may be meant.
@@ -64,8 +65,8 @@ std::shared_ptr<BlockMover> CoreAttachment::make_mover(TransferDirection directi
     const py::gil_scoped_release release;
     return device_->engine().record_ready({stream_id});
   }();
-  return std::make_shared<paged::PagedMover>(
-      device_, attachment_id_, direction, std::move(block_ids), value_or_throw(std::move(ready)));
+  return std::make_shared<paged::PagedMover>(attachment_, direction, std::move(block_ids),
+                                             value_or_throw(std::move(ready)));
 }
 
 std::unique_ptr<CoreJob> CoreAttachment::save(const KeyArray& keys, const IdArray& block_ids,
@@ -91,10 +92,14 @@ std::unique_ptr<CoreJob> CoreAttachment::load(const KeyArray& keys, const IdArra
 }
 
 void CoreAttachment::detach() {
-  if (!is_attached_) return;
+  if (!attachment_) return;
   store_.check_not_forked();
-  throw_if_error(device_->engine().detach(attachment_id_));
-  is_attached_ = false;
+  // Each save and load under way holds it too.
+  if (attachment_.use_count() > 1) {
+    throw_if_error(Status(StatusCode::kInvalidArgument,
+                          "cannot detach: saves or loads use the tensors; wait for them first"));
+  }
+  attachment_.reset();
   holders_ = py::none();
 }
 

@@ -12,7 +12,7 @@
 
 #include "bindings/core_store.h"
 #include "bindings/paged_arguments.h"
-#include "paged/paged_device.h"
+#include "paged/paged_attachment.h"
 
 namespace kvtier::bindings {
 
@@ -20,8 +20,7 @@ namespace kvtier::bindings {
 class CoreAttachment {
  public:
   /// `holders` keeps the tensors valid.
-  CoreAttachment(CoreStore& store, std::shared_ptr<paged::PagedDevice> device,
-                 transfer::AttachmentId attachment_id, std::uint64_t num_rows,
+  CoreAttachment(CoreStore& store, std::shared_ptr<const paged::PagedAttachment> attachment,
                  std::uint32_t namespace_index, pybind11::object holders);
   ~CoreAttachment();
   CoreAttachment(const CoreAttachment&) = delete;
@@ -48,12 +47,10 @@ class CoreAttachment {
 
   CoreStore& store_;
   const std::shared_ptr<paged::PagedDevice> device_;
-  const transfer::AttachmentId attachment_id_;
-  const std::uint64_t num_rows_;  // Of blocks, in the tensors.
   const std::uint32_t namespace_index_;
   // Guarded by the GIL.
   pybind11::object holders_;
-  bool is_attached_ = true;
+  std::shared_ptr<const paged::PagedAttachment> attachment_;  // Null: detached.
 };
 
 }  // namespace kvtier::bindings

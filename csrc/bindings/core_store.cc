@@ -1,17 +1,14 @@
 // The calls of CoreStore: convert, release the GIL, call, convert.
 #include "bindings/core_store.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "bindings/array_arguments.h"
-#include "bindings/core_attachment.h"
 #include "bindings/core_job.h"
+#include "bindings/core_store_call.h"
 #include "bindings/errors_binding.h"
 #include "bindings/store_options_binding.h"
 #include "bindings/store_stats_binding.h"
-#include "bindings/transfer_options_binding.h"
-#include "paged/paged_mover.h"
 
 namespace kvtier::bindings {
 namespace {
@@ -50,39 +47,20 @@ CoreStore::~CoreStore() {
   {
     // The core's destructor waits for its threads, which a Python thread may hold up.
     const py::gil_scoped_release release;
-    store_.reset();
+    if (store_) {
+      plans_->close();
+      store_.reset();
+      plans_->forget_all();
+    }
     devices_.clear();
+    arena_server_.reset();
   }
-  release_buffers();
+  if (!is_forked_) release_buffers();
 }
 
 std::shared_ptr<Store> CoreStore::use() const {
   if (is_closed_) throw_closed();
   return store_;
-}
-
-class CoreStore::CountedCall {
- public:
-  explicit CountedCall(CoreStore& store) : store_(store) { store_.count_call(true); }
-  ~CountedCall() { store_.count_call(false); }
-  CountedCall(const CountedCall&) = delete;
-  CountedCall& operator=(const CountedCall&) = delete;
-
- private:
-  CoreStore& store_;
-};
-
-template <typename Call>
-auto CoreStore::run(const Call& call) {
-  std::shared_ptr<Store> store = use();
-  const CountedCall counted(*this);
-  auto result = [&] {
-    const py::gil_scoped_release release;
-    return call(*store);
-  }();
-  deliver_log();
-  release_buffers();
-  return result;
 }
 
 void CoreStore::count_call(bool is_begun) {
@@ -213,28 +191,6 @@ std::unique_ptr<CoreJob> CoreStore::load_async(const LoadRequest& request, py::o
   });
 }
 
-std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index, int cuda_ordinal,
-                                                  const std::vector<TensorPair>& tensors,
-                                                  const std::vector<FragmentFields>& fragments,
-                                                  const std::vector<std::uint64_t>& part_bytes,
-                                                  py::object holders, const py::dict& options) {
-  const paged::PagedDeviceOptions device_options{cuda_ordinal, transfer_options_of(options)};
-  const auto places = places_of(tensors);
-  const auto pieces = fragments_of(fragments);
-  const FragmentTable table =
-      value_or_throw(layout::make_fragment_table(places, pieces, part_bytes));
-  Status failure = Status::ok();
-  std::shared_ptr<paged::PagedDevice> device;
-  const auto attached = run([&](Store& store) -> Result<transfer::AttachmentId> {
-    device = open_device(store, device_options, failure);
-    if (device == nullptr) return failure;
-    return device->engine().attach(places, pieces, part_bytes);
-  });
-  throw_if_error(failure, CallKind::kSetUp);
-  return std::make_unique<CoreAttachment>(*this, std::move(device), value_or_throw(attached),
-                                          table.num_blocks(), namespace_index, std::move(holders));
-}
-
 void CoreStore::check_not_forked() const {
   if (is_forked_) throw_closed();
 }
@@ -245,12 +201,6 @@ void CoreStore::wait_job(const Job& job, double timeout_s) {
 
 void CoreStore::cancel_job(const Job& job) {
   throw_if_error(run([&](Store& store) { return store.cancel_job(job); }));
-}
-
-void CoreStore::order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id,
-                                   double timeout_s) {
-  throw_if_error(
-      run([&](Store&) { return mover.order_stream_after({stream_id}, ns_from_s(timeout_s)); }));
 }
 
 std::vector<std::unique_ptr<CoreJob>> CoreStore::poll_jobs() {
@@ -307,10 +257,13 @@ py::dict CoreStore::stats() {
 
 void CoreStore::close(double timeout_s) {
   if (is_closed_) return;
+  plans_->close();
   const Status status = run([&](Store& store) { return store.close(ns_from_s(timeout_s)); });
   is_closed_ = true;
   wait_for_calls();
+  plans_->forget_all();
   close_devices(timeout_s);
+  stop_sharing();
   deliver_log();
   throw_if_error(status);
 }
@@ -333,6 +286,8 @@ void CoreStore::abandon_after_fork() {
   for (auto& [ordinal, device] : devices_) {
     static_cast<void>(new std::shared_ptr<paged::PagedDevice>(device));
   }
+  // Its thread is in the parent; nobody shall wait for an answer here.
+  if (arena_server_) arena_server_->close_after_fork();
   is_closed_ = true;
   is_forked_ = true;
 }

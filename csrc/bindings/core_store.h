@@ -14,22 +14,28 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/buffer_keeper.h"
 #include "bindings/log_queue.h"
 #include "bindings/paged_arguments.h"
+#include "memory/arena_handover.h"
 #include "paged/paged_device.h"
+#include "paged/plan_table.h"
 #include "store/store.h"
 
 namespace kvtier::paged {
 class PagedMover;
-}
+class PlannedMover;
+}  // namespace kvtier::paged
 
 namespace kvtier::bindings {
 
 using KeyArray = pybind11::array_t<std::uint8_t, pybind11::array::c_style>;
+/// (namespace_id, num_parts, num_ranks): who carries out the plans of a save or load.
+using PlannedRanks = std::tuple<pybind11::bytes, std::size_t, std::uint32_t>;
 using AddressArray = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
 
 class CoreAttachment;
@@ -75,6 +81,20 @@ class CoreStore {
                                          const std::vector<FragmentFields>& fragments,
                                          const std::vector<std::uint64_t>& part_bytes,
                                          pybind11::object holders, const pybind11::dict& options);
+  /// A save and a load whose moves other processes carry out. Throw ConfigError: the store keeps
+  /// its memory to itself.
+  std::unique_ptr<CoreJob> plan_save(std::uint32_t namespace_index, const KeyArray& keys,
+                                     const PlannedRanks& ranks,
+                                     const std::optional<pybind11::bytes>& parent, bool chain,
+                                     std::uint64_t request_hash, double timeout_s);
+  std::unique_ptr<CoreJob> plan_load(std::uint32_t namespace_index, const KeyArray& keys,
+                                     const PlannedRanks& ranks, bool prefix,
+                                     std::uint64_t request_hash, double timeout_s);
+  bool finish_plan(paged::RankResult result);
+  std::size_t abandon_rank(std::uint32_t rank);
+  std::uint64_t plan_generation() const { return plans_->generation(); }
+  /// Lets other processes map the store's memory, and says where it is to be had.
+  std::vector<ArenaPlace> share_arenas();
   /// Jobs that ended since the last call.
   std::vector<std::unique_ptr<CoreJob>> poll_jobs();
   int job_event_fd();
@@ -102,7 +122,9 @@ class CoreStore {
   void check_not_forked() const;
   void wait_job(const Job& job, double timeout_s);
   void cancel_job(const Job& job);
-  void order_stream_after(paged::PagedMover& mover, std::uint64_t stream_id, double timeout_s);
+  void order_stream_after(const Job& job, paged::PagedMover& mover, std::uint64_t stream_id,
+                          double timeout_s);
+  std::vector<paged::MovePlan> take_plans(paged::PlannedMover& mover, double timeout_s);
   void release_buffers() { buffers_->release_ended(); }
 
  private:
@@ -119,16 +141,23 @@ class CoreStore {
   std::shared_ptr<paged::PagedDevice> open_device(Store& store,
                                                   const paged::PagedDeviceOptions& options,
                                                   Status& failure);
+  std::shared_ptr<BlockMover> make_planned_mover(transfer::TransferDirection direction,
+                                                 const PlannedRanks& ranks);
   void add_page_locks(pybind11::dict host_fields);
   /// After the store: nothing of it is on a device any more.
   void close_devices(double timeout_s);
+  void stop_sharing();
   /// Waits until no other thread is between releasing the GIL and taking it again.
   void wait_for_calls();
   void deliver_log();
 
-  // Guarded by devices_mutex_, which is never held while taking the GIL. Outlive the store.
+  // Neither is held while taking the GIL; the first is taken before the second.
+  std::mutex opening_mutex_;
+  // Guarded by devices_mutex_. Outlive the store.
   std::mutex devices_mutex_;
   std::map<int, std::shared_ptr<paged::PagedDevice>> devices_;  // By CUDA ordinal.
+  std::unique_ptr<ArenaServer> arena_server_;                   // Once somebody asked for it.
+  bool are_devices_closed_ = false;
   // Guarded by the GIL.
   std::shared_ptr<Store> store_;
   bool is_closed_ = false;
@@ -140,6 +169,7 @@ class CoreStore {
   std::size_t num_calls_ = 0;  // Threads that released the GIL for a call.
   // Constant after construction; what it points to is thread-safe.
   const std::shared_ptr<LogQueue> lines_ = std::make_shared<LogQueue>();
+  const std::shared_ptr<paged::PlanTable> plans_ = std::make_shared<paged::PlanTable>();
   const std::shared_ptr<BufferKeeper> buffers_ = std::make_shared<BufferKeeper>();
 };
 

@@ -11,9 +11,13 @@ namespace py = pybind11;
 std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
                                                            const paged::PagedDeviceOptions& options,
                                                            Status& failure) {
-  const std::lock_guard<std::mutex> lock(devices_mutex_);
-  const auto found = devices_.find(options.cuda_ordinal);
-  if (found != devices_.end()) return found->second;
+  // One opens, which takes a while; who looks at the others meanwhile does not wait.
+  const std::lock_guard<std::mutex> opening(opening_mutex_);
+  {
+    const std::lock_guard<std::mutex> lock(devices_mutex_);
+    const auto found = devices_.find(options.cuda_ordinal);
+    if (found != devices_.end()) return found->second;
+  }
   auto memory = store.host_memory();
   failure = memory.status();
   if (failure.is_ok() && !store.stats().host.is_present) {
@@ -25,9 +29,14 @@ std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
   failure = opened.status();
   if (!failure.is_ok()) return nullptr;
   std::shared_ptr<paged::PagedDevice> device = std::move(opened).value();
-  device->add_memory(std::move(memory).value());
   const std::string note = device->engine().note();
   if (!note.empty()) lines_->push("warning", "transfers are not at their best: " + note);
+  const std::lock_guard<std::mutex> lock(devices_mutex_);
+  if (are_devices_closed_) {
+    failure = Status(StatusCode::kClosed, "the store was closed meanwhile");
+    return nullptr;
+  }
+  device->add_memory(std::move(memory).value());
   devices_.emplace(options.cuda_ordinal, device);
   return device;
 }
@@ -35,8 +44,12 @@ std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
 void CoreStore::close_devices(double timeout_s) {
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(devices_mutex_);
+  are_devices_closed_ = true;
+  if (devices_.empty()) return;
+  // One deadline for all.
+  const TimeNs deadline_ns = devices_.begin()->second->deadline_ns(ns_from_s(timeout_s));
   for (const auto& [ordinal, device] : devices_) {
-    if (!device->close(device->deadline_ns(ns_from_s(timeout_s)))) {
+    if (!device->close(deadline_ns)) {
       lines_->push("warning", "a device still holds transfers at close; their memory is kept");
     }
   }

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, module) {
   kvtier::bindings::bind_policies(module);
   kvtier::bindings::bind_device(module);
   kvtier::bindings::bind_transfer(module);
+  kvtier::bindings::bind_worker(module);
 }

@@ -5,6 +5,7 @@
 #include "bindings/core_attachment.h"
 #include "bindings/core_job.h"
 #include "bindings/core_store.h"
+#include "bindings/plan_arguments.h"
 
 namespace kvtier::bindings {
 namespace {
@@ -38,8 +39,29 @@ void bind_job(py::module_& module) {
   job.def("wait", &CoreJob::wait, py::arg("timeout_s"));
   job.def("cancel", &CoreJob::cancel);
   job.def("undefined_block_ids", &CoreJob::undefined_block_ids);
+  job.def("take_plans", &CoreJob::take_plans, py::arg("timeout_s"));
+  job.def("are_plans_exhausted", &CoreJob::are_plans_exhausted);
   job.def("order_stream_after", &CoreJob::order_stream_after, py::arg("stream_id"),
           py::arg("timeout_s"));
+}
+
+bool finish_plan(CoreStore& store, const AnswerFields& fields, const AddressArray& checksums,
+                 const IdArray& undefined_indices) {
+  return store.finish_plan(answer_of(fields, checksums, undefined_indices));
+}
+
+void bind_plans(py::class_<CoreStore>& store) {
+  store.def("plan_save", &CoreStore::plan_save, py::arg("namespace_index"),
+            py::arg("keys").noconvert(), py::arg("ranks"), py::arg("parent"), py::arg("chain"),
+            py::arg("request_hash"), py::arg("timeout_s"), py::keep_alive<0, 1>());
+  store.def("plan_load", &CoreStore::plan_load, py::arg("namespace_index"),
+            py::arg("keys").noconvert(), py::arg("ranks"), py::arg("prefix"),
+            py::arg("request_hash"), py::arg("timeout_s"), py::keep_alive<0, 1>());
+  store.def("finish_plan", &finish_plan, py::arg("fields"), py::arg("checksums").noconvert(),
+            py::arg("undefined_indices").noconvert());
+  store.def("abandon_rank", &CoreStore::abandon_rank, py::arg("rank"));
+  store.def("plan_generation", &CoreStore::plan_generation);
+  store.def("share_arenas", [](CoreStore& it) { return fields_of(it.share_arenas()); });
 }
 
 void bind_attachment(py::module_& module) {
@@ -61,6 +83,7 @@ void bind_store(py::module_& module) {
   py::class_<CoreStore> store(module, "Store");
   bind_job(module);
   bind_attachment(module);
+  bind_plans(store);
   store.def("attach", &CoreStore::attach, py::arg("namespace_index"), py::arg("cuda_ordinal"),
             py::arg("tensors"), py::arg("fragments"), py::arg("part_bytes"), py::arg("holders"),
             py::arg("options"), py::keep_alive<0, 1>());

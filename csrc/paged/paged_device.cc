@@ -1,12 +1,19 @@
 // Opening and closing a paged device. Thread-safe as its header says.
 #include "paged/paged_device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "device/cuda_device.h"
 #include "device/host_device.h"
 
 namespace kvtier::paged {
+namespace {
+
+// Even a close without patience gives transfers this long, so that it can end cleanly.
+constexpr TimeNs kCloseMinNs = 500 * kNsPerMs;
+
+}  // namespace
 
 Result<std::unique_ptr<PagedDevice>> PagedDevice::open(const PagedDeviceOptions& options) {
   std::unique_ptr<PagedDevice> opened(new PagedDevice);
@@ -26,7 +33,16 @@ Result<std::unique_ptr<PagedDevice>> PagedDevice::open(const PagedDeviceOptions&
 }
 
 PagedDevice::~PagedDevice() {
-  if (engine_) (void)close(clock_->now_ns());
+  if (!engine_) return;
+  (void)close(clock_->now_ns());
+  if (engine_->has_stopped()) return;
+  // The device may still read and write all of it.
+  for (HostMemory& it : memory_) {
+    static_cast<void>(new std::shared_ptr<const void>(std::move(it.keeper)));
+  }
+  static_cast<void>(engine_.release());
+  static_cast<void>(device_.release());
+  static_cast<void>(clock_.release());
 }
 
 void PagedDevice::add_memory(std::vector<HostMemory> memory) {
@@ -45,6 +61,7 @@ void PagedDevice::add_memory(std::vector<HostMemory> memory) {
 PagedDevice::PageLock PagedDevice::page_lock() const {
   PageLock found;
   if (engine_->device_info().kind == DeviceKind::kHost) return found;
+  const std::lock_guard<std::mutex> lock(mutex_);
   found.state = refusal_.empty() ? "ready" : "refused";
   found.refusal = refusal_;
   for (const HostMemory& it : memory_) {
@@ -68,22 +85,13 @@ std::string PagedDevice::take_refusal() {
 }
 
 bool PagedDevice::close(TimeNs deadline_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (is_closed_) return true;
+  if (!engine_->close(std::max(deadline_ns, clock_->now_ns() + kCloseMinNs))) return false;
   is_closed_ = true;
-  const bool is_idle = engine_->close(deadline_ns);
-  if (is_idle) {
-    for (const HostMemory& it : memory_) engine_->remove_host_memory(it.bytes);
-    memory_.clear();
-    return true;
-  }
-  // The device may still read and write all of it.
-  for (HostMemory& it : memory_) {
-    static_cast<void>(new std::shared_ptr<const void>(std::move(it.keeper)));
-  }
-  static_cast<void>(engine_.release());
-  static_cast<void>(device_.release());
-  static_cast<void>(clock_.release());
-  return false;
+  for (const HostMemory& it : memory_) engine_->remove_host_memory(it.bytes);
+  memory_.clear();
+  return true;
 }
 
 }  // namespace kvtier::paged

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -54,19 +55,25 @@ class PagedDevice {
   }
 
   /// Ends transfers and gives the memory back. False: something was still on the device at
-  /// `deadline_ns`; what it uses is kept for the rest of the process. The store is closed before.
+  /// `deadline_ns` (half a second is always given); it is looked after further, and what it uses is
+  /// kept. The store is closed before. May be called again, and by several threads.
   bool close(TimeNs deadline_ns);
 
  private:
   PagedDevice() = default;
 
-  // Constant after open(), but for close().
-  std::vector<HostMemory> memory_;  // Outlives the engine, which unlocks it.
-  std::string refusal_;             // Of page-locking that did not even begin.
+  std::vector<HostMemory> memory_;  // Guarded by mutex_; outlives the engine, which unlocks it.
+
+  // Constant after open() and add_memory().
+  std::string refusal_;  // Of page-locking that did not even begin.
   std::unique_ptr<Clock> clock_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<transfer::TransferEngine> engine_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
   bool is_closed_ = false;
+
   // Relaxed: whoever is first says it.
   std::atomic<bool> is_lock_settled_{false};
 };

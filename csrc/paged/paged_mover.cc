@@ -1,7 +1,7 @@
 // A store's moves as jobs of the transfer engine. Thread-safe.
 #include "paged/paged_mover.h"
 
-#include <algorithm>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -25,50 +25,79 @@ std::vector<std::size_t> indices_of(const std::vector<std::int64_t>& undefined_b
 
 }  // namespace
 
-PagedMover::PagedMover(std::shared_ptr<PagedDevice> device, transfer::AttachmentId attachment_id,
+PagedMover::PagedMover(std::shared_ptr<const PagedAttachment> attachment,
                        transfer::TransferDirection direction, std::vector<std::int64_t> block_ids,
                        std::shared_ptr<const transfer::ReadyPoint> ready)
-    : device_(std::move(device)),
-      attachment_id_(attachment_id),
+    : device_(attachment->device()),
       direction_(direction),
       block_ids_(std::move(block_ids)),
-      ready_(std::move(ready)) {}
+      ready_(std::move(ready)),
+      attachment_(std::move(attachment)) {}
 
 Result<BlockMover::MoveId> PagedMover::start(BlockMove move, OnEnd on_end) {
   std::vector<std::int64_t> block_ids;
   for (const std::size_t index : move.block_indices) block_ids.push_back(block_ids_[index]);
   transfer::TransferRequest request;
   request.direction = direction_;
-  request.attachment_id = attachment_id_;
   request.block_ids = block_ids;
   request.slots = move.slots;
   request.seeds = move.seeds;
   request.checksums = move.checksums;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    request.attachment_id = attachment_->attachment_id();
     request.ready = ready_;
+    job_ids_.reserve(job_ids_.size() + 1);  // What is submitted must be noted.
+    ++num_running_;
   }
-  request.on_result = [block_ids, block_indices = std::move(move.block_indices),
+  // The store keeps the mover until its moves have ended.
+  request.on_result = [this, block_ids, block_indices = std::move(move.block_indices),
                        on_end = std::move(on_end)](transfer::TransferResult result) {
-    BlockMoveResult ended;
-    ended.status = std::move(result.status);
-    ended.checksums = std::move(result.checksums);
-    ended.undefined_indices = indices_of(result.undefined_block_ids, block_ids, block_indices);
-    on_end(std::move(ended));
+    end_move(std::move(result), block_ids, block_indices, on_end);
   };
   Result<transfer::TransferJobId> submitted = device_->engine().submit(request);
-  if (!submitted.is_ok()) return submitted.status();
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (!submitted.is_ok()) {
+    --num_running_;
+    return submitted.status();
+  }
   job_ids_.push_back(submitted.value());
   return submitted.value();
 }
 
-void PagedMover::cancel(MoveId move_id) { device_->engine().cancel(move_id); }
+void PagedMover::end_move(transfer::TransferResult result,
+                          const std::vector<std::int64_t>& block_ids,
+                          const std::vector<std::size_t>& block_indices, const OnEnd& on_end) {
+  BlockMoveResult ended;
+  ended.status = std::move(result.status);
+  ended.checksums = std::move(result.checksums);
+  try {
+    ended.undefined_indices = indices_of(result.undefined_block_ids, block_ids, block_indices);
+  } catch (const std::bad_alloc&) {
+    // Which of them it was is lost with the memory: all.
+    ended.undefined_indices = block_indices;
+  }
+  std::shared_ptr<const PagedAttachment> last;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --num_running_;
+    if (is_finished_ && num_running_ == 0) last = std::move(attachment_);
+  }
+  last.reset();
+  on_end(std::move(ended));
+}
+
+std::optional<BlockMoveResult> PagedMover::cancel(MoveId move_id) {
+  device_->engine().cancel(move_id);
+  return std::nullopt;
+}
 
 void PagedMover::finish_starting() {
+  std::shared_ptr<const PagedAttachment> last;
   const std::lock_guard<std::mutex> lock(mutex_);
   is_finished_ = true;
   ready_.reset();
+  if (num_running_ == 0) last = std::move(attachment_);
   finished_.notify_all();
 }
 

@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "paged/paged_device.h"
+#include "paged/paged_attachment.h"
 #include "store/block_mover.h"
 #include "transfer/transfer_engine.h"
 
@@ -20,12 +21,12 @@ class PagedMover final : public BlockMover {
  public:
   /// block_ids: int64[num_blocks], the row of each key of the call. ready: what comes before the
   /// first byte.
-  PagedMover(std::shared_ptr<PagedDevice> device, transfer::AttachmentId attachment_id,
+  PagedMover(std::shared_ptr<const PagedAttachment> attachment,
              transfer::TransferDirection direction, std::vector<std::int64_t> block_ids,
              std::shared_ptr<const transfer::ReadyPoint> ready);
 
   Result<MoveId> start(BlockMove move, OnEnd on_end) override;
-  void cancel(MoveId move_id) override;
+  std::optional<BlockMoveResult> cancel(MoveId move_id) override;
   void finish_starting() override;
 
   /// int64[num_blocks], by position in the call's keys.
@@ -36,10 +37,15 @@ class PagedMover final : public BlockMover {
   /// `timeout_ns`.
   Status order_stream_after(StreamId stream, TimeNs timeout_ns);
 
+  /// Memory of the CPU has no streams to order.
+  bool is_on_host() const { return device_->engine().device_info().kind == DeviceKind::kHost; }
+
  private:
+  void end_move(transfer::TransferResult result, const std::vector<std::int64_t>& block_ids,
+                const std::vector<std::size_t>& block_indices, const OnEnd& on_end);
+
   // Constant after construction.
   const std::shared_ptr<PagedDevice> device_;
-  const transfer::AttachmentId attachment_id_;
   const transfer::TransferDirection direction_;
   const std::vector<std::int64_t> block_ids_;
 
@@ -47,7 +53,9 @@ class PagedMover final : public BlockMover {
   std::mutex mutex_;
   std::condition_variable finished_;
   std::shared_ptr<const transfer::ReadyPoint> ready_;  // Let go when all moves were started.
+  std::shared_ptr<const PagedAttachment> attachment_;  // Let go when all moves have ended.
   std::vector<transfer::TransferJobId> job_ids_;
+  std::size_t num_running_ = 0;
   bool is_finished_ = false;
 };
 

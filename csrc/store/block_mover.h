@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/checksum.h"
@@ -43,8 +44,10 @@ class BlockMover {
   /// or a later call, never from within start(), and with no lock of the mover held. Does not
   /// block. A failure is answered here, and then `on_end` is not called.
   virtual Result<MoveId> start(BlockMove move, OnEnd on_end) = 0;
-  /// Asks a move to end early; `on_end` still comes. Does not block.
-  virtual void cancel(MoveId move_id) = 0;
+  /// Asks a move to end early; nothing: `on_end` still comes. A move that nobody works on, or whose
+  /// slots will never be used again, ends here: the result, and `on_end` does not come. May be
+  /// asked again. Does not block, and calls nobody.
+  virtual std::optional<BlockMoveResult> cancel(MoveId move_id) = 0;
   /// There will be no more moves. May be called again.
   virtual void finish_starting() = 0;
 };

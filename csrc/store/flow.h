@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <coroutine>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -58,6 +59,11 @@ class Flow {
     deadline_ns_ = deadline_ns;
     is_patient_ = patience == Patience::kToTheEnd;
   }
+  // For moves of it that others carry out.
+  void begin_move() { ++num_moves_; }
+  void end_move() { --num_moves_; }
+  std::size_t num_moves() const { return num_moves_; }
+
   void set_met(bool is_met) { is_met_ = is_met; }
   bool is_met() const { return is_met_; }
 
@@ -70,6 +76,7 @@ class Flow {
   TimeNs deadline_ns_ = kNeverNs;
   bool is_met_ = false;
   bool is_patient_ = false;
+  std::size_t num_moves_ = 0;
   // Relaxed: only a hint while the mutex is given up; who acts on it holds the mutex.
   std::atomic<bool> is_cancelled_{false};
 };

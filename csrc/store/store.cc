@@ -129,6 +129,9 @@ Result<std::shared_ptr<Job>> Store::load_async(const LoadRequest& request,
 
 Result<std::vector<HostMemory>> Store::host_memory(){KVTIER_STORE_CALL(impl_->host_memory())}
 
+Result<std::vector<std::shared_ptr<const Arena>>> Store::shared_arenas(){
+    KVTIER_STORE_CALL(impl_->shared_arenas())}
+
 Status Store::wait_job(const Job& job,
                        TimeNs timeout_ns){KVTIER_STORE_CALL(impl_->wait_job(job, timeout_ns))}
 

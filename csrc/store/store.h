@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "io/directory.h"
 #include "io/io_engine.h"
+#include "memory/arena.h"
 #include "store/block_mover.h"
 #include "store/job.h"
 #include "store/outcome.h"
@@ -201,6 +202,9 @@ class Store {
   StoreStats stats();
   /// The memory of the host tier's slots, and that of staging buffers: what a mover page-locks.
   Result<std::vector<HostMemory>> host_memory();
+  /// The same memory in the same order, for other processes to map. kConfig: the store keeps it to
+  /// itself, see is_arena_shared, or has no host tier.
+  Result<std::vector<std::shared_ptr<const Arena>>> shared_arenas();
   /// Writes the backlog until the deadline, commits, marks the store clean, frees everything.
   /// Idempotent. Later calls of anything return kClosed.
   Status close(TimeNs timeout_ns);

@@ -12,6 +12,8 @@ namespace {
 // For the copies of calls that are under way; their waits are cut short.
 constexpr TimeNs kCallsEndNs = 60 * kNsPerS;
 constexpr TimeNs kFailedCallsEndNs = kNsPerS;
+// For moves that were asked to end.
+constexpr TimeNs kMovesEndNs = kNsPerS;
 // Even a close without patience gives running operations this long, so that it can end cleanly.
 constexpr TimeNs kStopMinNs = 500 * kNsPerMs;
 
@@ -40,10 +42,15 @@ Status Store::Impl::close(TimeNs timeout_ns) {
   is_cut_short_ = true;
   cancel_jobs(JobChoice::kAll);
   const auto are_calls_over = [this] { return num_calls_ == 0 && num_waiting_ == 0; };
-  // A call that broke an invariant never ends.
-  const TimeNs calls_end_ns =
-      seams_.clock->now_ns() + (is_failed_ ? kFailedCallsEndNs : kCallsEndNs);
-  const bool is_quiet = seams_.executor->wait(locked.lock(), are_calls_over, calls_end_ns);
+  // A call that broke an invariant never ends, and neither does a move behind a device that stands.
+  const TimeNs now_ns = seams_.clock->now_ns();
+  const TimeNs moves_end_ns = std::max(deadline_ns, now_ns + kMovesEndNs);
+  bool is_quiet = seams_.executor->wait(locked.lock(), are_calls_over, moves_end_ns);
+  if (!is_quiet && num_moves_ == 0) {
+    const TimeNs calls_end_ns = now_ns + (is_failed_ ? kFailedCallsEndNs : kCallsEndNs);
+    is_quiet = seams_.executor->wait(locked.lock(), are_calls_over, calls_end_ns);
+  }
+  if (!is_quiet) release_order_waits();
   is_open_ = false;
   is_stuck_ = !is_quiet;
   changed();
@@ -124,6 +131,8 @@ void Store::Impl::abandon_after_fork() {
   is_abandoned_.store(true, std::memory_order_release);
   if (seams_.directory) seams_.directory->close_after_fork();
   if (seams_.io_engine) seams_.io_engine->close_after_fork();
+  if (host_) host_->arena()->close_after_fork();
+  if (staging_) staging_->arena()->close_after_fork();
 }
 
 bool Store::Impl::close_for_good() {

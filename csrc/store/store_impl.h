@@ -80,6 +80,7 @@ class Store::Impl {
   Result<std::shared_ptr<Job>> save_async(const SaveRequest& request, std::function<void()> on_end);
   Result<std::shared_ptr<Job>> load_async(const LoadRequest& request, std::function<void()> on_end);
   Result<std::vector<HostMemory>> host_memory();
+  Result<std::vector<std::shared_ptr<const Arena>>> shared_arenas();
   Status prefetch(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Status wait_job(const Job& job, TimeNs timeout_ns);
   Status cancel_job(const Job& job);
@@ -152,6 +153,8 @@ class Store::Impl {
   void visit_found(std::uint32_t namespace_index, std::span<const BlockKey> keys, bool is_prefix,
                    const Visit& visit) const;
   store::LoadRates load_rates() const;
+  /// Of every block that is put or saved; constant, unlike whether its namespace has a disk class.
+  bool makes_checksums() const { return options_.has_checksum || disk_ != nullptr; }
   std::uint64_t slot_alignment(std::uint64_t block_bytes) const;
   /// Waits for `is_done`, which is looked at with the mutex held; false: the deadline came first.
   /// close() cuts every wait short.
@@ -225,7 +228,9 @@ class Store::Impl {
   // Saves: puts whose bytes a mover brings (store_save.cc).
   Task<void> move_to_host_blocks(PutCall& call, BlockMover& mover, Flow& flow);
   bool plan_move(PutCall& call, BlockMove& move);
+  static Outcome outcome_of_failed(const Status& status, Outcome refused, const Flow& flow);
   std::shared_ptr<store::MoveUnderWay> start_move(BlockMover& mover, BlockMove move, Flow& flow);
+  void settle_move(store::MoveUnderWay& move, BlockMoveResult result, Flow& flow);
   Task<void> end_move(store::MoveUnderWay& move, BlockMover& mover, TimeNs deadline_ns, Flow& flow);
 
   // Loads: gets whose bytes a mover takes (store_load.cc).
@@ -235,6 +240,8 @@ class Store::Impl {
   Task<Outcome> bring_to_memory(LoadCall& call, std::size_t i, Flow& flow);
   void start_load_move(LoadCall& call, Flow& flow);
   Task<void> end_oldest_move(LoadCall& call, Flow& flow);
+  Task<void> end_some_moves(LoadCall& call, std::size_t num_moves_max, Flow& flow);
+  void give_up_ready(LoadCall& call, Outcome outcome);
   void apply_load_move(LoadCall& call, const store::MoveUnderWay& move, Flow& flow);
   void settle_wrong_block(LoadCall& call, std::size_t i, Flow& flow);
   void cut_prefix(LoadCall& call);
@@ -281,11 +288,14 @@ class Store::Impl {
   void suspend(RunningJob& run);
   bool is_wait_over(Flow& flow);
   void post_job(RunningJob& run);
+  void break_job(RunningJob& run, const std::string& reason);
+  Task<Outcomes> outlast_moves(std::size_t num_blocks, Flow& flow);
   void end_job(RunningJob& run, Status status, Outcomes outcomes);
   void list_job(std::shared_ptr<Job> job);
   TimeNs resume_jobs(TimeNs now_ns);
   enum class JobChoice : std::uint8_t { kLoads, kAll };
   void cancel_jobs(JobChoice choice);
+  void release_order_waits();
   void fill_job_stats(JobStats& stats) const;
 
   // Maintenance (store_maintain.cc).
@@ -349,6 +359,7 @@ class Store::Impl {
   std::uint32_t num_hurried_ = 0;  // Calls that wait for commits.
   std::uint32_t num_syncing_ = 0;  // Calls that wait for durability.
   std::uint32_t num_calls_ = 0;    // put, get and jobs under way; close() waits for them.
+  std::uint32_t num_moves_ = 0;    // Of saves and loads, in the hands of a mover.
   std::uint32_t num_waiting_ = 0;  // Calls inside wait().
   bool is_cut_short_ = false;      // Nobody waits any more.
   bool is_warned_useless_ = false;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 
 #include "store/store_impl.h"
 
@@ -29,6 +30,7 @@ struct Store::Impl::RunningJob {
   std::vector<std::byte*> targets;
   std::function<void()> on_end;
   std::vector<std::size_t> undefined_indices;  // Of a load, once its task has ended.
+  Status failure = Status::ok();               // The store's own, which broke the job.
   std::uint64_t prefetch_bytes = 0;
   Flow flow{Flow::Driver::kPool};
   Task<Outcomes> task;
@@ -200,16 +202,34 @@ void Store::Impl::advance_job(RunningJob& run, Locked& locked) {
     } else {
       run.task.start();
     }
-    if (run.task.is_done()) return end_job(run, Status::ok(), run.task.take());
+    if (run.task.is_done()) return end_job(run, run.failure, run.task.take());
   } catch (const std::exception& error) {
     if (!locked.lock().owns_lock()) locked.lock().lock();
-    note_failure(error.what());
-    // What it held stays held: the store is failed, and nothing of it is trusted any more.
-    return end_job(run, Status(StatusCode::kInternal, error.what()),
-                   Outcomes(run.keys.size(), Outcome::kFailed));
+    return break_job(run, error.what());
   }
   if (run.flow.is_giving_way()) return post_job(run);
   suspend(run);
+}
+
+/// What the job held stays held: the store is failed, and nothing of it is trusted any more. But it
+/// has not ended while a mover touches its buffers.
+void Store::Impl::break_job(RunningJob& run, const std::string& reason) {
+  note_failure(reason);
+  run.failure = Status(StatusCode::kInternal, reason);
+  if (run.job->kind() == Job::Kind::kLoad) {
+    run.undefined_indices.resize(run.keys.size());
+    std::iota(run.undefined_indices.begin(), run.undefined_indices.end(), std::size_t{0});
+  }
+  run.task = outlast_moves(run.keys.size(), run.flow);
+  run.task.start();
+  if (run.task.is_done()) return end_job(run, run.failure, run.task.take());
+  suspend(run);
+}
+
+Task<Store::Impl::Outcomes> Store::Impl::outlast_moves(std::size_t num_blocks, Flow& flow) {
+  const auto are_ended = [&flow] { return flow.num_moves() == 0; };
+  co_await store::WaitToTheEnd(flow, are_ended);
+  co_return Outcomes(num_blocks, Outcome::kFailed);
 }
 
 void Store::Impl::suspend(RunningJob& run) {
@@ -299,6 +319,13 @@ Status Store::Impl::cancel_job(const Job& job) {
   found->second->flow.cancel();
   changed();
   return Status::ok();
+}
+
+/// Nobody waits any more for moves that will not be started.
+void Store::Impl::release_order_waits() {
+  for (const auto& [job_id, run] : jobs_) {
+    if (run->job->mover()) run->job->mover()->finish_starting();
+  }
 }
 
 void Store::Impl::cancel_jobs(JobChoice choice) {

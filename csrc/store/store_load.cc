@@ -18,6 +18,8 @@ namespace {
 // What came from disk is moved on in pieces of about this: the device is busy while the next ones
 // are read, and their buffers are free again soon.
 constexpr std::uint64_t kMoveBytes = 4ull << 20;
+// Of one load under way.
+constexpr std::size_t kMovesMax = 16;
 
 }  // namespace
 
@@ -40,6 +42,7 @@ Task<Store::Impl::Outcomes> Store::Impl::run_load(GetRequest request, const Name
   plan_get(call.get);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].entry == kNoEntry) continue;
+    co_await end_some_moves(call, kMovesMax, flow);
     issue_loads(call.get);
     const bool is_late = i > 0 && seams_.clock->now_ns() >= deadline_ns;
     Outcome outcome = Outcome::kDone;
@@ -59,6 +62,9 @@ Task<Store::Impl::Outcomes> Store::Impl::run_load(GetRequest request, const Name
     blocks[i].outcome = outcome;
     if (request.is_prefix) break;
   }
+  if (flow.is_cancelled() || seams_.clock->now_ns() >= deadline_ns) {
+    give_up_ready(call, flow.early_outcome());
+  }
   start_load_move(call, flow);
   mover.finish_starting();
   while (!call.moves.empty()) co_await end_oldest_move(call, flow);
@@ -73,6 +79,22 @@ Task<Store::Impl::Outcomes> Store::Impl::run_load(GetRequest request, const Name
   outcomes.reserve(blocks.size());
   for (const GetCall::Block& block : blocks) outcomes.push_back(block.outcome);
   co_return outcomes;
+}
+
+/// Those that have ended, so that their buffers are free, and more if there are too many.
+Task<void> Store::Impl::end_some_moves(LoadCall& call, std::size_t num_moves_max, Flow& flow) {
+  while (!call.moves.empty() &&
+         (call.moves.front()->is_ended || call.moves.size() >= num_moves_max)) {
+    co_await end_oldest_move(call, flow);
+  }
+}
+
+/// Nothing of them was moved, and nothing will be.
+void Store::Impl::give_up_ready(LoadCall& call, Outcome outcome) {
+  for (const std::size_t i : std::exchange(call.ready, {})) {
+    call.get.blocks[i].outcome = outcome;
+    drop_load(call.get, i);
+  }
 }
 
 /// Reads block `i` from disk and checks it, unless somebody else has. kDone: it lies at `source`.
@@ -130,12 +152,11 @@ void Store::Impl::start_load_move(LoadCall& call, Flow& flow) {
   if (call.ready.empty()) return;
   const GetCall& get = call.get;
   const std::size_t num_parts = get.space.part_bytes.size();
-  const bool has_checksum = options_.has_checksum || get.space.disk_class;
   BlockMove move;
   move.block_indices = std::exchange(call.ready, {});
   for (const std::size_t i : move.block_indices) {
     move.slots.push_back(get.blocks[i].source);
-    if (!has_checksum) continue;
+    if (!makes_checksums()) continue;
     move.seeds.push_back({get.request.keys[i], get.space.id, 0});
     const auto checksums = index_.checksums(get.blocks[i].entry, num_parts);
     move.checksums.insert(move.checksums.end(), checksums.begin(), checksums.end());
@@ -153,13 +174,16 @@ Task<void> Store::Impl::end_oldest_move(LoadCall& call, Flow& flow) {
 void Store::Impl::apply_load_move(LoadCall& call, const MoveUnderWay& move, Flow& flow) {
   const BlockMoveResult& result = move.result;
   Outcome outcome = Outcome::kDone;
-  if (result.status.code() == StatusCode::kCancelled) {
-    outcome = flow.early_outcome();
-  } else if (!result.status.is_ok() && result.status.code() != StatusCode::kCorrupt) {
-    outcome = Outcome::kFailed;
-    log("warning", "a load failed: " + result.status.message());
+  if (!result.status.is_ok() && result.status.code() != StatusCode::kCorrupt) {
+    outcome = outcome_of_failed(result.status, Outcome::kMiss, flow);
   }
-  for (const std::size_t i : move.block_indices) call.get.blocks[i].outcome = outcome;
+  if (outcome == Outcome::kFailed) log("warning", "a load failed: " + result.status.message());
+  for (const std::size_t i : move.block_indices) {
+    GetCall::Block& block = call.get.blocks[i];
+    block.outcome = outcome;
+    // finish_get() counts those from disk.
+    if (outcome == Outcome::kFailed && !block.is_from_disk) ++host_space_.stats.load_failures;
+  }
   for (const std::size_t i : result.undefined_indices) {
     call.undefined_indices.push_back(i);
     if (outcome == Outcome::kDone) settle_wrong_block(call, i, flow);

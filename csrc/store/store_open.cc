@@ -108,13 +108,27 @@ Result<std::vector<HostMemory>> Store::Impl::host_memory() {
   return memory;
 }
 
+Result<std::vector<std::shared_ptr<const Arena>>> Store::Impl::shared_arenas() {
+  Locked locked(*this);
+  if (Status open = check_open(); !open.is_ok()) return open;
+  if (!options_.is_arena_shared || !host_->is_present()) {
+    return Status(StatusCode::kConfig,
+                  "no other process can reach this store's memory: open it with a host tier and "
+                  "shared_arena=True");
+  }
+  std::vector<std::shared_ptr<const Arena>> arenas{host_->arena()};
+  if (staging_ && staging_->arena()->is_shared()) arenas.push_back(staging_->arena());
+  return arenas;
+}
+
 Status Store::Impl::open_arenas() {
-  auto arena = Arena::create(options_.host_bytes);
+  const ArenaKind kind = options_.is_arena_shared ? ArenaKind::kShared : ArenaKind::kPrivate;
+  auto arena = Arena::create(options_.host_bytes, kind);
   if (!arena.is_ok()) return arena.status();
   host_ = std::make_unique<store::HostTier>(life_, host_space_, std::move(arena).value(),
                                             options_.host_bytes);
   if (options_.path.empty()) return Status::ok();
-  auto staging = Arena::create(options_.staging_bytes);
+  auto staging = Arena::create(options_.staging_bytes, kind);
   if (!staging.is_ok()) return staging.status();
   staging_ = std::make_unique<store::StagingPool>(std::move(staging).value());
   return Status::ok();

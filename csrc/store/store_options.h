@@ -22,6 +22,9 @@ struct StoreOptions {
   std::uint64_t host_bytes = 0;
   /// On top of host_bytes, only with a disk tier: where loads land that get no host slot.
   std::uint64_t staging_bytes = 64ull << 20;
+  /// Whether other processes may map the memory of both, to carry out moves of saves and loads.
+  /// Pages are small then where the system has no huge ones for shared memory.
+  bool is_arena_shared = false;
   /// Hard cap on allocated bytes of all kvtier files in the directory. 0 with a path is refused.
   std::uint64_t disk_bytes = 0;
   IoMode io = IoMode::kAuto;

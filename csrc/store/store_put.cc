@@ -31,6 +31,7 @@ Result<std::vector<Outcome>> Store::Impl::put(const PutRequest& request) {
 Task<Store::Impl::Outcomes> Store::Impl::run_put(PutRequest request, const Namespace& space,
                                                  BlockMover* mover, Flow& flow) {
   if (is_failed_ || (mover != nullptr && !space.host_class)) {
+    if (!is_failed_) host_space_.stats.declined += request.keys.size();
     co_return Outcomes(request.keys.size(), Outcome::kDeclined);
   }
   const TimeNs deadline_ns = seams_.clock->now_ns() + request.timeout_ns;
@@ -210,7 +211,7 @@ Task<void> Store::Impl::fill_host_blocks(PutCall& call, Flow& flow) {
 
 /// Outside of the mutex. The slots are FILLING and held: nobody else reads or reuses them.
 void Store::Impl::copy_to_host(PutCall& call, std::size_t first, std::size_t end, Flow& flow) {
-  const bool has_checksum = options_.has_checksum || call.space.disk_class;
+  const bool has_checksum = makes_checksums();
   const auto copy = [&call, has_checksum, first](std::size_t piece_index) {
     const std::size_t i = first + piece_index;
     PutBlock& block = call.blocks[i];

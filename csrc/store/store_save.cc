@@ -20,9 +20,9 @@ Task<void> Store::Impl::move_to_host_blocks(PutCall& call, BlockMover& mover, Fl
   co_await end_move(*move, mover, call.deadline_ns, flow);
   const BlockMoveResult& result = move->result;
   if (!result.status.is_ok()) {
-    const bool is_cancelled = result.status.code() == StatusCode::kCancelled;
-    if (!is_cancelled) log("warning", "a save failed: " + result.status.message());
-    give_up_host_blocks(call, 0, is_cancelled ? flow.early_outcome() : Outcome::kFailed);
+    const Outcome outcome = outcome_of_failed(result.status, Outcome::kDeclined, flow);
+    if (outcome == Outcome::kFailed) log("warning", "a save failed: " + result.status.message());
+    give_up_host_blocks(call, 0, outcome);
     co_return;
   }
   const std::size_t num_parts = call.space.part_bytes.size();
@@ -44,16 +44,21 @@ Task<void> Store::Impl::move_to_host_blocks(PutCall& call, BlockMover& mover, Fl
   }
 }
 
+/// refused: when the mover has no room for more.
+Outcome Store::Impl::outcome_of_failed(const Status& status, Outcome refused, const Flow& flow) {
+  if (status.code() == StatusCode::kCancelled) return flow.early_outcome();
+  return status.code() == StatusCode::kExhausted ? refused : Outcome::kFailed;
+}
+
 /// What is to be moved where. False: nothing.
 bool Store::Impl::plan_move(PutCall& call, BlockMove& move) {
-  const bool has_checksum = options_.has_checksum || call.space.disk_class;
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
     PutBlock& block = call.blocks[i];
     if (!block.takes_bytes()) continue;
     block.target = host_->address(index_.at(block.entry).slot(kHost));
     move.block_indices.push_back(i);
     move.slots.push_back(block.target);
-    if (has_checksum) move.seeds.push_back({call.request.keys[i], call.space.id, 0});
+    if (makes_checksums()) move.seeds.push_back({call.request.keys[i], call.space.id, 0});
     // What a slot has beyond its block goes to disk with it.
     std::memset(block.target + call.space.block_bytes, 0,
                 call.space.slot_bytes - call.space.block_bytes);
@@ -66,32 +71,61 @@ std::shared_ptr<MoveUnderWay> Store::Impl::start_move(BlockMover& mover, BlockMo
                                                       Flow& flow) {
   auto under_way = std::make_shared<MoveUnderWay>();
   under_way->block_indices = move.block_indices;
+  flow.begin_move();
+  ++num_moves_;
+  // The flow lives until its moves have ended, whatever becomes of it.
+  const auto end = [this, under_way, &flow](BlockMoveResult result) {
+    settle_move(*under_way, std::move(result), flow);
+  };
+  Result<BlockMover::MoveId> started = Status(StatusCode::kInternal, "mover broke");
   flow.lock().unlock();
-  auto started = mover.start(std::move(move), [this, under_way](BlockMoveResult result) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    under_way->result = std::move(result);
-    under_way->is_ended = true;
-    changed();
-  });
+  try {
+    started = mover.start(std::move(move), [this, end](BlockMoveResult result) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      end(std::move(result));
+    });
+  } catch (...) {
+    flow.lock().lock();
+    end({started.status(), {}, {}});
+    throw;
+  }
   flow.lock().lock();
   if (started.is_ok()) {
     under_way->move_id = started.value();
   } else {
-    under_way->result.status = started.status();
-    under_way->is_ended = true;
+    end({started.status(), {}, {}});
   }
   return under_way;
+}
+
+void Store::Impl::settle_move(MoveUnderWay& move, BlockMoveResult result, Flow& flow) {
+  move.result = std::move(result);
+  move.is_ended = true;
+  flow.end_move();
+  --num_moves_;
+  changed();
 }
 
 /// Until the mover touches nothing of it any more; asks it to end when the call's time is over.
 Task<void> Store::Impl::end_move(MoveUnderWay& move, BlockMover& mover, TimeNs deadline_ns,
                                  Flow& flow) {
   const auto is_ended = [&move] { return move.is_ended; };
-  const bool is_in_time = co_await wait_until(flow, is_ended, deadline_ns);
-  if (is_in_time) co_return;
-  mover.cancel(move.move_id);
-  co_await WaitToTheEnd(flow, is_ended);
-  KVTIER_CHECK(move.is_ended);
+  (void)co_await wait_until(flow, is_ended, deadline_ns);
+  while (!move.is_ended) {
+    flow.lock().unlock();
+    std::optional<BlockMoveResult> ended = mover.cancel(move.move_id);
+    flow.lock().lock();
+    if (ended) {
+      settle_move(move, std::move(*ended), flow);
+      co_return;
+    }
+    // Asked once more when the store closes: its slots are used by nobody after that.
+    const bool was_cut_short = is_cut_short_;
+    const auto may_have_ended = [this, &move, was_cut_short] {
+      return move.is_ended || is_cut_short_ != was_cut_short;
+    };
+    co_await WaitToTheEnd(flow, may_have_ended);
+  }
 }
 
 }  // namespace kvtier

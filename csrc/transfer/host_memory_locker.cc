@@ -8,9 +8,18 @@
 #include <utility>
 
 #include "base/blocked_signals.h"
+#include "base/usable_cpus.h"
 #include "base/wait_piece.h"
+#include "memory/populate.h"
 
 namespace kvtier::transfer {
+
+namespace {
+
+/// More of them gain nothing, and the engine wants CPUs too.
+std::size_t num_populating_threads() { return std::clamp<std::size_t>(usable_cpus() / 2, 1, 8); }
+
+}  // namespace
 
 Status HostMemoryLocker::begin(std::span<std::byte> memory) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -59,13 +68,19 @@ bool HostMemoryLocker::lock_piece(std::unique_lock<std::mutex>& lock) {
   if (found == items_.end()) return false;
   Item& item = *found;
   const std::uint64_t rest_bytes = item.memory.size() - item.locked_bytes;
+  const std::uint64_t piece_bytes =
+      std::clamp(item.memory.size() / kPiecesMax, kPieceBytesMin, kPieceBytesMax);
   const auto piece =
-      item.memory.subspan(item.locked_bytes, std::min<std::uint64_t>(rest_bytes, piece_bytes_max_));
+      item.memory.subspan(item.locked_bytes, std::min({rest_bytes, piece_bytes, piece_bytes_max_}));
   locking_ = &item;
   lock.unlock();
   Status locked;
   try {
-    if (!piece.empty()) locked = device_.page_lock(piece);
+    if (!piece.empty()) {
+      // The driver takes pages one by one, and everybody waits for it meanwhile; here nobody does.
+      populate(piece, num_populating_threads());
+      locked = device_.page_lock(piece);
+    }
   } catch (const std::exception& error) {
     locked = Status(StatusCode::kInternal, error.what());
   }

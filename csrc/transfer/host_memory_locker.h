@@ -18,8 +18,11 @@ namespace kvtier::transfer {
 
 class HostMemoryLocker {
  public:
-  /// The driver lets nobody else in meanwhile: about a tenth of a second for each GiB.
+  /// The driver lets nobody else in while a piece is locked: about 50 ms for each GiB. Memory of
+  /// more than kPiecesMax small pieces is cut into larger ones.
+  static constexpr std::uint64_t kPieceBytesMin = 256ull << 20;
   static constexpr std::uint64_t kPieceBytesMax = 1ull << 30;
+  static constexpr std::uint64_t kPiecesMax = 256;
   static constexpr std::size_t kMemoriesMax = 4096;
 
   /// `device` and `ranges` outlive the locker. Without a thread of its own it works in advance().

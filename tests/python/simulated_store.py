@@ -95,7 +95,11 @@ class SimulatedStore:
         core_store = self.world.open(options, lambda level, text: log.append(text))
         self.store = kvtier.BlockStore(
             core_store,
-            {"default_timeout_s": {"value": TIMEOUT_S}, "path": {"value": "simulated"}},
+            {
+                "default_timeout_s": {"value": TIMEOUT_S},
+                "path": {"value": "simulated"},
+                "transfer_ctas": {"value": 8},
+            },
         )
         self.spaces = [
             self.store.namespace(model="m", fingerprint="f", **changes)  # type: ignore[arg-type]

@@ -263,6 +263,52 @@ def test_without_a_host_tier_attach_says_what_is_needed(disk_folder: Path) -> No
         ns.attach(engine, PagedGeometry.from_tensors(engine))
 
 
+def test_wait_on_of_tensors_in_cpu_memory_waits_for_the_end(
+    memory_namespace: kvtier.Namespace,
+) -> None:
+    """There is no stream to order: returning early would let the caller read unloaded rows."""
+    ns = memory_namespace
+    engine = make_tensors(16)
+    paged = ns.attach(engine, PagedGeometry.from_tensors(engine))
+    keys = ns.keys(range(16 * 16))
+    for _ in range(20):
+        ns._store.clear()
+        save = paged.save(keys, range(16))
+        save.wait_on(0)
+        assert save.done()
+        load = paged.load(keys, range(16, 32))
+        load.wait_on(7)
+        assert load.done()
+        assert load.result.num_blocks == 16
+
+
+def test_a_dropped_attachment_serves_its_jobs_to_the_end(disk_folder: Path) -> None:
+    """Neither the job nor the attachment is kept, and the blocks come from disk one by one."""
+    store, ns = open_namespace(disk_folder / "store")
+    engine = make_tensors(17)
+    want = rows_of(engine, list(range(16)))
+    keys = ns.keys(range(16 * 16))
+    with store:
+        ns.attach(engine, PagedGeometry.from_tensors(engine)).save(keys, range(16)).wait(10)
+        store.flush()
+        store.clear(tiers=("host",))
+        store.poll()
+        for tensor in engine:
+            tensor[:] = 0
+        ns.attach(engine, PagedGeometry.from_tensors(engine)).load(keys, range(16))
+        gc.collect()
+        end_s = time.monotonic() + 10
+        polled: list[kvtier.Job] = []
+        while not polled and time.monotonic() < end_s:
+            polled = store.poll()
+        assert polled[0].result.num_blocks == 16
+        np.testing.assert_array_equal(rows_of(engine, list(range(16))), want)
+        for _ in range(2000):  # Nothing is left behind by an attachment that was dropped.
+            ns.attach(engine, PagedGeometry.from_tensors(engine)).load(keys, range(16))
+        while store.stats()["jobs"]["unfinished"] > 0:
+            store.poll()
+
+
 def test_after_detach_and_close_calls_are_refused(memory_namespace: kvtier.Namespace) -> None:
     ns = memory_namespace
     engine = make_tensors(12)

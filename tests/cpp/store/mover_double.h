@@ -33,6 +33,10 @@ class MoverDouble : public BlockMover {
     CHECK(move.checksums.size() == (is_checked ? move.slots.size() * part_bytes_.size() : 0));
     for (const std::size_t index : move.block_indices) CHECK(moved.insert(index).second);
     if (!start_status.is_ok()) return start_status;
+    if (breaks_at_start) {
+      ++num_breaks;
+      throw InternalError("broken on purpose");
+    }
     under_way_.push_back({++last_id_, std::move(move), std::move(on_end), false});
     if (ends_by_itself) {
       executor_->post(StepPriority::kLoad, [this] {
@@ -41,9 +45,10 @@ class MoverDouble : public BlockMover {
     }
     return last_id_;
   }
-  void cancel(MoveId move_id) override {
+  std::optional<BlockMoveResult> cancel(MoveId move_id) override {
     ++num_cancels;
     for (Move& it : under_way_) it.is_cancelled = it.is_cancelled || it.move_id == move_id;
+    return std::nullopt;
   }
   void finish_starting() override { is_finished = true; }
 
@@ -69,10 +74,12 @@ class MoverDouble : public BlockMover {
 
   bool ends_by_itself = true;
   Status start_status = Status::ok();
+  bool breaks_at_start = false;
   std::set<std::size_t> damaged_on_the_way;
   // What was seen.
   bool is_finished = false;
   std::size_t num_cancels = 0;
+  std::size_t num_breaks = 0;
   std::set<std::size_t> moved;
 
  private:

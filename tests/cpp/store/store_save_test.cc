@@ -1,5 +1,6 @@
 // Saves: blocks come with the mover's bytes, become resident when it has ended, and not otherwise.
 #include "mover_double.h"
+#include "testing/without_leak_check.h"
 
 using namespace kvtier;
 using namespace kvtier::testing;
@@ -171,4 +172,60 @@ TEST_CASE("a save under way at close is kept if its move ends in time") {
   world.store.reset();
   REQUIRE(world.open().is_ok());
   CHECK(count_done(world.get(world.add_namespace(kBytes), 0, 8, kBytes)) == 8);
+}
+
+TEST_CASE("close behind a mover that never answers ends in time, and nothing is taken from it") {
+  const WithoutLeakCheck allowed;
+  SaveWorld world;
+  world.begin();
+  PagedCall save = start_save(world, {world.space, 0, 8, kBytes}, {.ends_by_itself = false});
+  const TimeNs start_ns = world.clock->now_ns();
+  (void)world.store->close(2 * kNsPerS).is_ok();
+  CHECK(world.clock->now_ns() - start_ns < 6 * kNsPerS);
+  CHECK_FALSE(save.job->is_ended());
+  CHECK(save.mover->num_cancels == 1);
+  CHECK(save.mover->is_finished);
+  world.store.reset();
+  // The slot is still the mover's to write to.
+  std::memset(save.mover->next_slot(), 0x77, kBytes);
+}
+
+TEST_CASE("a store that breaks under a load ends it only when its moves have ended") {
+  const WithoutLeakCheck allowed;  // What a broken call held stays held.
+  SaveWorld world;
+  world.options.host_bytes = 0;
+  world.begin();
+  // More than one move: the second one is started by a later step.
+  for (std::size_t i = 0; i < 2000; i += 100) {
+    std::optional<BlockKey> parent;
+    if (i > 0) parent = key_of(i - 1);
+    world.put(world.space, i, 100, kBytes, parent);
+  }
+  world.flush();
+  PagedCall load = start_load(world, {world.space, 0, 2000, kBytes}, {.ends_by_itself = false});
+  while (load.mover->num_under_way() == 0) {
+    (void)world.store->wait_job(*load.job, kNsPerMs).is_ok();
+  }
+  load.mover->breaks_at_start = true;
+  CHECK(world.store->wait_job(*load.job, 10 * kNsPerS).code() == StatusCode::kTimeout);
+  REQUIRE(load.mover->num_breaks == 1);
+  while (load.mover->num_under_way() > 0) load.mover->end_next();
+  REQUIRE(world.store->wait_job(*load.job, 10 * kNsPerS).is_ok());
+  CHECK(load.job->status().code() == StatusCode::kInternal);
+  CHECK(load.undefined().size() == 2000);
+}
+
+TEST_CASE("a mover without room declines a save, and nothing is called failed") {
+  SaveWorld world;
+  world.begin();
+  auto memory = std::make_shared<std::vector<std::vector<std::byte>>>(8);
+  PagedCall save{0, memory, {}, {}};
+  save.mover = std::make_shared<MoverDouble>(MoverDouble::Direction::kSave, *memory,
+                                             std::vector<std::uint64_t>{kBytes}, world.executor);
+  save.mover->start_status = Status(StatusCode::kExhausted, "too many jobs");
+  const auto keys = keys_of(0, 8);
+  save.job =
+      world.store->save_async({world.space, keys, save.mover, {}, true, 0, kNsPerS}, {}).value();
+  world.end(save);
+  CHECK(save.outcomes() == std::vector<Outcome>(8, Outcome::kDeclined));
 }

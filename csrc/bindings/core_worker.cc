@@ -1,0 +1,130 @@
+// The calls of a worker's objects: convert, release the GIL, call, convert.
+#include "bindings/core_worker.h"
+
+#include <string>
+
+#include "bindings/errors_binding.h"
+#include "bindings/transfer_options_binding.h"
+
+namespace kvtier::bindings {
+
+namespace py = pybind11;
+
+CoreArenaView::CoreArenaView(const std::vector<PlaceFields>& places) {
+  const std::vector<ArenaPlace> parsed = arena_places_of(places);
+  auto opened = [&] {
+    const py::gil_scoped_release release;
+    return paged::ArenaView::open(parsed);
+  }();
+  view_ = value_or_throw(std::move(opened));
+}
+
+CoreArenaView::~CoreArenaView() {
+  // Devices wait for their threads here.
+  const py::gil_scoped_release release;
+  view_.reset();
+}
+
+paged::ArenaView& CoreArenaView::use() const {
+  if (is_closed_) {
+    throw_if_error(Status(StatusCode::kClosed,
+                          "the view of the arena is closed, or was opened before a fork"));
+  }
+  return *view_;
+}
+
+void CoreArenaView::close(double timeout_s) {
+  if (is_closed_) return;
+  is_closed_ = true;
+  const bool is_idle = [&] {
+    const py::gil_scoped_release release;
+    return view_->close(ns_from_s(timeout_s));
+  }();
+  if (is_idle) return;
+  throw_if_error(
+      Status(StatusCode::kTimeout,
+             "a device still moves blocks; what it uses is kept until the process ends"));
+}
+
+bool CoreWorkerJob::is_ended() const {
+  const bool is_ended = job_->is_ended();
+  if (is_ended) buffers_->release_ended();
+  return is_ended;
+}
+
+py::tuple CoreWorkerJob::wait(double timeout_s) {
+  const bool is_ended = job_->is_ended() || [&] {
+    (void)view_.use();
+    const py::gil_scoped_release release;
+    return job_->wait(ns_from_s(timeout_s));
+  }();
+  if (!is_ended)
+    throw_if_error(Status(StatusCode::kTimeout, "the plan is still being carried out"));
+  buffers_->release_ended();
+  return tuple_of(job_->result());
+}
+
+void CoreWorkerJob::cancel() {
+  if (job_->is_ended()) return;
+  (void)view_.use();
+  job_->cancel();
+}
+
+void CoreWorkerJob::order_stream_after(std::uint64_t stream_id, double timeout_s) {
+  if (job_->is_ended()) return;
+  (void)view_.use();
+  const Status ordered = [&] {
+    const py::gil_scoped_release release;
+    return job_->order_stream_after({stream_id}, ns_from_s(timeout_s));
+  }();
+  throw_if_error(ordered);
+}
+
+CorePagedWorker::CorePagedWorker(CoreArenaView& view, const paged::PagedWorkerOptions& options,
+                                 const std::vector<TensorPair>& tensors,
+                                 const std::vector<FragmentFields>& fragments, py::object holders)
+    : view_(view), holders_(std::move(holders)) {
+  const auto places = places_of(tensors);
+  const auto pieces = fragments_of(fragments);
+  paged::ArenaView& used = view_.use();
+  auto created = [&] {
+    const py::gil_scoped_release release;
+    return paged::PagedWorker::create(used, options, places, pieces);
+  }();
+  worker_ = value_or_throw(std::move(created));
+}
+
+CorePagedWorker::~CorePagedWorker() {
+  if (worker_ && view_.is_closed()) worker_->abandon();
+}
+
+std::unique_ptr<CoreWorkerJob> CorePagedWorker::submit(const py::dict& plan,
+                                                       const IdArray& block_ids,
+                                                       std::uint64_t stream_id) {
+  (void)view_.use();
+  buffers_->release_ended();
+  const paged::MovePlan parsed = plan_of(plan);
+  const std::uint64_t keep_id = buffers_->keep(holders_);
+  const auto on_end = [buffers = buffers_, keep_id] { buffers->note_end(keep_id); };
+  auto submitted = [&] {
+    const py::gil_scoped_release release;
+    return worker_->submit(parsed, {block_ids.data(), static_cast<std::size_t>(block_ids.size())},
+                           {stream_id}, on_end);
+  }();
+  if (!submitted.is_ok()) on_end();
+  return std::make_unique<CoreWorkerJob>(view_, value_or_throw(std::move(submitted)), buffers_);
+}
+
+py::dict CorePagedWorker::stats() const {
+  (void)view_.use();
+  paged::PagedDevice& device = worker_->device();
+  const paged::PagedDevice::PageLock locked = device.page_lock();
+  py::dict fields = dict_of(device.engine().stats());
+  fields["note"] = device.engine().note();
+  fields["device"] = device.engine().device_info().name;
+  fields["page_lock"] = locked.state;
+  fields["page_lock_note"] = locked.refusal;
+  return fields;
+}
+
+}  // namespace kvtier::bindings
