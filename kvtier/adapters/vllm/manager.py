@@ -111,7 +111,8 @@ class KvtierManager(OffloadingManager):
         key_array = chain.keys(namespace, *run)
         self._release_lease(req_context.req_id)
         # From here until the worker starts the load nothing else protects what was found.
-        self._leases[req_context.req_id] = namespace.lease(key_array, ttl_s=LEASE_TTL_S)
+        with contextlib.suppress(ClosedError):
+            self._leases[req_context.req_id] = namespace.lease(key_array, ttl_s=LEASE_TTL_S)
         return LoadSpec(key_array, req_context.req_id, self._engine.generation)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
@@ -221,4 +222,6 @@ class KvtierManager(OffloadingManager):
 
 
 def _count_stored(namespace: Namespace, keys: U8) -> int:
-    return namespace.lookup(keys).num_blocks if len(keys) else 0
+    with contextlib.suppress(ClosedError):
+        return namespace.lookup(keys).num_blocks
+    return 0

@@ -61,6 +61,7 @@ class RequestChain:
         self._hashes = hashes
         self._context = context
         self._keys = NO_KEYS
+        self._last_hash = b""
         self._run_hint = 0
         self._found_range = (0, 0)
         self.num_prompt_blocks = num_prompt_blocks
@@ -80,7 +81,11 @@ class RequestChain:
     def keys(self, namespace: Namespace, start: int, end: int) -> U8:
         """Returns uint8[end - start, 16]: the keys of blocks from `start` to before `end`."""
         num_made = len(self._keys)
+        # Hashes are chained: while the last one is the same, so are all before it.
+        if num_made and self._hashes[num_made - 1 : num_made] != [self._last_hash]:
+            self._keys, num_made = NO_KEYS, 0
         if num_made < end:
+            self._last_hash = self._hashes[end - 1]
             made = make_keys(namespace, self._hashes[num_made:end], self._context)
             self._keys = np.concatenate((self._keys, made))
         return self._keys[start:end]

@@ -207,7 +207,7 @@ def test_what_is_about_to_be_loaded_cannot_be_deleted(
     assert engine.namespace.delete(spec.keys[:1]) == 3
 
 
-def test_shutting_down_after_the_store_closed_by_itself(
+def test_a_store_that_closed_by_itself_stops_no_request(
     engine: EngineStore, manager: KvtierManager
 ) -> None:
     put_blocks(engine, manager, Request("a", 2), end=2)
@@ -216,6 +216,9 @@ def test_shutting_down_after_the_store_closed_by_itself(
     manager.prepare_load(request.offload_keys(), request.context)
     assert engine.store is not None
     engine.store.close()
+    assert answers(manager, request) == [MISS] * 2
+    manager.prepare_load(request.offload_keys(), request.context)
+    manager.prepare_store(request.offload_keys(), request.context)
     manager.shutdown()
 
 

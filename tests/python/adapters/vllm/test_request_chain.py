@@ -74,6 +74,21 @@ def test_blocks_that_were_generated_later_get_keys(
     assert chain.find_run(hashes[2:]) == (2, 3)
 
 
+def test_hashes_that_changed_under_the_request_get_keys_of_their_own(
+    namespace: kvtier.Namespace, make_chain: Callable[..., RequestChain]
+) -> None:
+    hashes = hashes_of(4)
+    chain = make_chain(hashes)
+    before = chain.keys(namespace, 0, 4).tolist()
+    hashes[2:] = hashes_of(4, request=1)[2:]
+    after = chain.keys(namespace, 0, 4).tolist()
+    assert after[:2] == before[:2]
+    assert after == make_chain(list(hashes)).keys(namespace, 0, 4).tolist()
+    assert after[2:] != before[2:]
+    del hashes[1:]
+    assert chain.keys(namespace, 0, 1).tolist() == before[:1]
+
+
 def test_another_context_gives_other_keys(
     namespace: kvtier.Namespace, make_chain: Callable[..., RequestChain]
 ) -> None:
