@@ -246,7 +246,9 @@ def test_wrong_arguments_are_named(memory_namespace: kvtier.Namespace) -> None:
         ns.attach(engine[:2], PagedGeometry.from_tensors(engine[:2]))
     with pytest.raises(kvtier.UsageError, match="tensor"):
         ns.attach(engine[:2], geometry)
-    with pytest.raises((kvtier.UnsupportedError, kvtier.UsageError), match=r"cuda|CUDA|driver"):
+    with pytest.raises(
+        (kvtier.UnsupportedError, kvtier.UsageError), match=r"cuda|CUDA|driver|device"
+    ):
         ns.attach(
             [(4096, 1 << 20, "cuda:0")], PagedGeometry(fragments=[(0, 0, BLOCK_BYTES, BLOCK_BYTES)])
         )

@@ -9,7 +9,7 @@ from kvtier.core_log import warn_once
 from kvtier.errors import UnsupportedError
 from kvtier.units import show
 
-PROVED_VERSIONS: Final = ("0.32",)
+PROVED_VERSIONS: Final = ("0.26", "0.32")
 # By name: a class derived from one of these may well keep something else in its blocks.
 _SERVED_SPECS: Final = ("FullAttentionSpec", "MLAAttentionSpec")
 _ROLES: Final = ("kv_both", "kv_producer", "kv_consumer")
