@@ -19,6 +19,10 @@ from kvtier.namespace import Namespace
 from kvtier.paged_geometry import FragmentPlace
 from kvtier.units import format_bytes
 
+GPU_GAIN_TOKENS_MIN: Final = 64
+"""A request that loads waits for a step of the engine more; a GPU computes so few beside the others
+of a step for nothing. The end of a prompt that is still on the GPU is such a case."""
+
 
 class EngineStore:
     """A store, and the namespace and device blocks of the engine that uses it."""
@@ -39,6 +43,8 @@ class EngineStore:
         self.store: kvtier.BlockStore | None = None
         self.namespace: Namespace | None = None
         self.paged: kvtier.PagedBlocks | None = None
+        self.gain_tokens_min = 0
+        """A load that spares fewer tokens than this costs more than computing them."""
         self.generation = 0
         """Counts resets: what was planned before the last one must not be carried out."""
         self.abandon_transfers: Callable[[], None] = lambda: None
@@ -78,6 +84,8 @@ class EngineStore:
             **{**self._identity, "layout": layout},
         )
         self.paged = self.namespace.attach(list(tensors), geometry)
+        if self.paged.device != "cpu":
+            self.gain_tokens_min = GPU_GAIN_TOKENS_MIN
         self._say_sizes(num_device_blocks * block_bytes)
 
     def reset(self) -> None:

@@ -193,6 +193,8 @@ class KvtierManager(OffloadingManager):
     def _look_up(self, chain: RequestChain, namespace: Namespace, start: int) -> int:
         keys = chain.keys(namespace, start, chain.num_blocks)
         found = namespace.lookup(keys)
+        if found.num_blocks * namespace.block_tokens < self._engine.gain_tokens_min:
+            return 0
         if self._engine.has_both_tiers and bool(
             np.any(found.tiers[: found.num_blocks] == int(Tier.DISK))
         ):

@@ -66,6 +66,16 @@ def test_what_was_saved_is_found_up_to_the_first_gap(
     assert answers(manager, Request("d", 3)) == [HIT] * 3
 
 
+def test_a_load_that_spares_next_to_nothing_is_not_worth_a_step(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    request = Request("r", num_blocks=6)
+    put_blocks(engine, manager, request, 6)
+    engine.gain_tokens_min = 2 * BLOCK_TOKENS
+    assert answers(manager, request, num_computed_blocks=5) == [MISS]
+    assert answers(manager, request, num_computed_blocks=4) == [HIT, HIT]
+
+
 def test_one_request_is_looked_up_once_for_all_its_keys(
     engine: EngineStore, manager: KvtierManager
 ) -> None:
