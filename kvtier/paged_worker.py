@@ -184,6 +184,11 @@ class PagedWorker:
         """
         if not isinstance(plan, BlockPlan):
             raise UsageError(f"plan: expected a BlockPlan, got {show(plan)}")
+        if self._rank >= plan.num_ranks:
+            raise UsageError(
+                f"plan: it is for {plan.num_ranks} ranks, this worker is rank {self._rank}; nobody "
+                "would wait for it, and its slots would be others' meanwhile"
+            )
         ids = as_block_ids(block_ids, None)
         used = ids[plan.block_indices[plan.block_indices < len(ids)]]
         if plan.is_load and len(np.unique(used)) != len(used):

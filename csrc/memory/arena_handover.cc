@@ -112,6 +112,8 @@ Result<int> ask_socket(const ArenaPlace& place) {
     if (::connect(connection, name.pointer(), name.length) != 0) {
       return Status::from_errno(errno, "connect");
     }
+    // The id is what proves an arena: only the store's user may learn it.
+    if (!is_allowed(connection)) return Status(StatusCode::kIoError, "another user's", EACCES);
     const auto& id = place.id.bytes;
     if (::send(connection, id.data(), id.size(), MSG_NOSIGNAL) < 0) {
       return Status::from_errno(errno, "send");

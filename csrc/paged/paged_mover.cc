@@ -87,7 +87,7 @@ void PagedMover::end_move(transfer::TransferResult result,
   on_end(std::move(ended));
 }
 
-std::optional<BlockMoveResult> PagedMover::cancel(MoveId move_id) {
+std::optional<BlockMoveResult> PagedMover::cancel(MoveId move_id, bool /*are_slots_dead*/) {
   device_->engine().cancel(move_id);
   return std::nullopt;
 }

@@ -26,7 +26,7 @@ class PagedMover final : public BlockMover {
              std::shared_ptr<const transfer::ReadyPoint> ready);
 
   Result<MoveId> start(BlockMove move, OnEnd on_end) override;
-  std::optional<BlockMoveResult> cancel(MoveId move_id) override;
+  std::optional<BlockMoveResult> cancel(MoveId move_id, bool are_slots_dead) override;
   void finish_starting() override;
 
   /// int64[num_blocks], by position in the call's keys.

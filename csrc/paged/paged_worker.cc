@@ -2,6 +2,7 @@
 #include "paged/paged_worker.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <string>
 #include <unordered_map>
@@ -111,12 +112,19 @@ Result<std::shared_ptr<WorkerJob>> PagedWorker::submit(const MovePlan& plan,
     result.plan_id = plan_id;
     result.arena_id = arena_id;
     result.parts = parts;
-    result.status = status_for_store(std::move(moved.status));
-    result.checksums = own_sums(moved.checksums, parts);
-    std::unordered_map<std::int64_t, std::size_t> index_of;
-    for (std::size_t k = 0; k < block_ids.size(); ++k) index_of[block_ids[k]] = block_indices[k];
-    for (const std::int64_t block_id : moved.undefined_block_ids) {
-      result.undefined_indices.push_back(index_of.at(block_id));
+    try {
+      result.checksums = own_sums(moved.checksums, parts);
+      std::unordered_map<std::int64_t, std::size_t> index_of;
+      for (std::size_t k = 0; k < block_ids.size(); ++k) index_of[block_ids[k]] = block_indices[k];
+      for (const std::int64_t block_id : moved.undefined_block_ids) {
+        result.undefined_indices.push_back(index_of.at(block_id));
+      }
+      result.status = status_for_store(std::move(moved.status));
+    } catch (const std::bad_alloc&) {
+      // The plan must have its end; what came of it is lost with the memory.
+      result.checksums.clear();
+      result.undefined_indices.clear();
+      result.status = Status(StatusCode::kIoError, "out of memory");
     }
     job->end(std::move(result));
     if (on_end) on_end();

@@ -125,12 +125,12 @@ Result<BlockMover::MoveId> PlanTable::start(CallId call_id, BlockMove move,
   return last_plan_id_;
 }
 
-std::optional<BlockMoveResult> PlanTable::cancel(PlanId plan_id) {
+std::optional<BlockMoveResult> PlanTable::cancel(PlanId plan_id, bool are_slots_dead) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = plans_.find(plan_id);
   if (found == plans_.end()) return std::nullopt;  // Its end is on the way.
   const Pending& pending = found->second;
-  if (pending.is_taken && !is_closed_) return std::nullopt;
+  if (pending.is_taken && !are_slots_dead) return std::nullopt;
   BlockMoveResult result;
   result.status = Status(StatusCode::kCancelled, "cancelled");
   const bool is_load = pending.plan.direction == TransferDirection::kLoad;
@@ -274,6 +274,14 @@ Status PlanTable::check_answer(const Pending& pending, const RankResult& result)
     return misfit(result, "num_checksums=" + std::to_string(result.checksums.size()) + ", not " +
                               std::to_string(num_sums));
   }
+  const bool is_checked = plan.direction == TransferDirection::kLoad && !plan.keys.empty();
+  if (result.status.code() == StatusCode::kCorrupt && !is_checked) {
+    return misfit(result, "corrupt, but nothing of it was checked");
+  }
+  if (result.undefined_indices.size() > plan.block_indices.size()) {
+    return misfit(result, "num_undefined=" + std::to_string(result.undefined_indices.size()) +
+                              " of num_blocks=" + std::to_string(plan.block_indices.size()));
+  }
   const auto& known = plan.block_indices;
   for (const std::size_t index : result.undefined_indices) {
     if (std::find(known.begin(), known.end(), index) != known.end()) continue;
@@ -289,6 +297,10 @@ BlockMoveResult PlanTable::join_answers(const Pending& pending) {
   std::set<std::size_t> undefined;
   for (const auto& [rank, answer] : pending.answers) {
     undefined.insert(answer.undefined_indices.begin(), answer.undefined_indices.end());
+    if (answer.status.code() == StatusCode::kCorrupt && answer.undefined_indices.empty()) {
+      // Which of them it is was not said: all.
+      undefined.insert(plan.block_indices.begin(), plan.block_indices.end());
+    }
     const bool is_worse = joined.status.is_ok() || joined.status.code() == StatusCode::kCorrupt;
     if (!answer.status.is_ok() && is_worse) joined.status = answer.status;
   }

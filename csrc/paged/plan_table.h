@@ -49,7 +49,7 @@ class PlanTable {
 
   // For a mover; see BlockMover.
   Result<BlockMover::MoveId> start(CallId call_id, BlockMove move, BlockMover::OnEnd on_end);
-  std::optional<BlockMoveResult> cancel(PlanId plan_id);
+  std::optional<BlockMoveResult> cancel(PlanId plan_id, bool are_slots_dead);
   void finish_starting(CallId call_id);
 
   /// Plans of the call that nobody took yet, each once. Blocks until `deadline_ns` for the first,

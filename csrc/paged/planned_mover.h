@@ -20,7 +20,9 @@ class PlannedMover final : public BlockMover {
   Result<MoveId> start(BlockMove move, OnEnd on_end) override {
     return plans_->start(call_id_, std::move(move), std::move(on_end));
   }
-  std::optional<BlockMoveResult> cancel(MoveId move_id) override { return plans_->cancel(move_id); }
+  std::optional<BlockMoveResult> cancel(MoveId move_id, bool are_slots_dead) override {
+    return plans_->cancel(move_id, are_slots_dead);
+  }
   void finish_starting() override { plans_->finish_starting(call_id_); }
 
   /// As PlanTable::take() and is_exhausted(), of this save or load.

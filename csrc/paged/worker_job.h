@@ -47,6 +47,10 @@ class WorkerJob {
   /// Orders work that is put on `stream` from now on after the last byte. Blocks until the device
   /// was told: kTimeout after `timeout_ns`.
   Status order_stream_after(StreamId stream, TimeNs timeout_ns) {
+    if (device_->engine().device_info().kind == DeviceKind::kHost) {
+      // Where there are no streams, "after the job" is when it has ended.
+      return wait(timeout_ns) ? Status::ok() : Status(StatusCode::kTimeout, "the job goes on");
+    }
     const Status ordered = device_->engine().order_stream_after(transfer_job_id_, stream,
                                                                 device_->deadline_ns(timeout_ns));
     // One that has ended needs no order.

@@ -45,9 +45,9 @@ class BlockMover {
   /// block. A failure is answered here, and then `on_end` is not called.
   virtual Result<MoveId> start(BlockMove move, OnEnd on_end) = 0;
   /// Asks a move to end early; nothing: `on_end` still comes. A move that nobody works on, or whose
-  /// slots will never be used again, ends here: the result, and `on_end` does not come. May be
-  /// asked again. Does not block, and calls nobody.
-  virtual std::optional<BlockMoveResult> cancel(MoveId move_id) = 0;
+  /// slots will never be used again (are_slots_dead), may end here: the result, and `on_end` does
+  /// not come. May be asked again. Does not block, and calls nobody.
+  virtual std::optional<BlockMoveResult> cancel(MoveId move_id, bool are_slots_dead) = 0;
   /// There will be no more moves. May be called again.
   virtual void finish_starting() = 0;
 };

@@ -112,17 +112,17 @@ Task<void> Store::Impl::end_move(MoveUnderWay& move, BlockMover& mover, TimeNs d
   const auto is_ended = [&move] { return move.is_ended; };
   (void)co_await wait_until(flow, is_ended, deadline_ns);
   while (!move.is_ended) {
+    // After a close nobody uses the slots. Until then calls that are under way may get them.
+    const bool are_slots_dead = is_cut_short_;
     flow.lock().unlock();
-    std::optional<BlockMoveResult> ended = mover.cancel(move.move_id);
+    std::optional<BlockMoveResult> ended = mover.cancel(move.move_id, are_slots_dead);
     flow.lock().lock();
     if (ended) {
       settle_move(move, std::move(*ended), flow);
       co_return;
     }
-    // Asked once more when the store closes: its slots are used by nobody after that.
-    const bool was_cut_short = is_cut_short_;
-    const auto may_have_ended = [this, &move, was_cut_short] {
-      return move.is_ended || is_cut_short_ != was_cut_short;
+    const auto may_have_ended = [this, &move, are_slots_dead] {
+      return move.is_ended || is_cut_short_ != are_slots_dead;
     };
     co_await WaitToTheEnd(flow, may_have_ended);
   }

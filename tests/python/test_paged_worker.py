@@ -201,6 +201,9 @@ def test_a_plan_is_carried_out_once_and_only_where_it_belongs(
         worker.submit(replace(plan, namespace_id=bytes(16)), [0] * 4)
     with pytest.raises(kvtier.UsageError, match="arrays do not fit"):
         worker.submit(replace(plan, slot_offsets=plan.slot_offsets[:2]), [0] * 4)
+    stranger = make_worker(view, ns, tensors, 1)
+    with pytest.raises(kvtier.UsageError, match="1 ranks, this worker is rank 1"):
+        stranger.submit(plan, [0, 1, 2, 3])
     with pytest.raises(kvtier.UsageError, match="expected a BlockPlan"):
         worker.submit("plan", [0])  # type: ignore[arg-type]
     answer = worker.submit(plan, [0, 1, 2, 3]).wait(10)

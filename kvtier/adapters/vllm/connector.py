@@ -29,6 +29,7 @@ from kvtier.adapters.vllm.engine_store import (
 )
 from kvtier.adapters.vllm.manager import KvtierManager
 from kvtier.adapters.vllm.request_chain import RequestRules
+from kvtier.adapters.vllm.request_rules import num_committed_tokens
 from kvtier.adapters.vllm.worker import KvtierWorker
 
 
@@ -79,6 +80,16 @@ class KvtierConnector(OffloadingConnector):
             self._manager.forbid_loading(request_id)
             self._offer_again(request_id)
 
+    def request_finished(self, request: Request, block_ids: list[int]) -> Any:
+        self._limit_last_saves(request)
+        return super().request_finished(request, block_ids)
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> Any:
+        self._limit_last_saves(request)
+        return super().request_finished_all_groups(request, block_ids)
+
     def shutdown(self) -> None:
         super().shutdown()
         release_engine_store(self._engine_id, self._half)
@@ -100,6 +111,18 @@ class KvtierConnector(OffloadingConnector):
     def _manager(self) -> KvtierManager:
         manager: KvtierManager = self.connector_scheduler.manager
         return manager
+
+    def _limit_last_saves(self, request: Request) -> None:
+        """Keeps vLLM 0.26 from saving what an ended request did not compute, or holds no more."""
+        status = self.connector_scheduler._req_status.get(request.request_id)
+        namespace = self._engine.namespace
+        if status is None or namespace is None:
+            return
+        num_tokens = num_committed_tokens(request)
+        for group_state in status.group_states:
+            num_tokens = min(num_tokens, len(group_state.block_ids) * namespace.block_tokens)
+        limit = status.max_offload_tokens
+        status.max_offload_tokens = num_tokens if limit is None else min(limit, num_tokens)
 
     def _offer_again(self, request_id: str) -> None:
         """Lets blocks that will be computed after a failed load be saved like new ones."""

@@ -64,7 +64,11 @@ def fold_adapter(lora_request: Any) -> bytes:
     if lora_request is None:
         return b""
     path = str(getattr(lora_request, "lora_path", "") or getattr(lora_request, "path", ""))
-    files = _digest(_file_texts(Path(path))) if os.path.isdir(path) else uuid.uuid4().hex
+    files = uuid.uuid4().hex
+    if os.path.isdir(path):
+        # Files that cannot be looked at are files that nobody can vouch for.
+        with contextlib.suppress(OSError):
+            files = _digest(_file_texts(Path(path)))
     text = f"{lora_request.lora_name} {path} {files}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 

@@ -32,7 +32,7 @@ from kvtier.adapters.vllm.request_rules import parse_request_rules
 from kvtier.adapters.vllm.store_metrics import StoreMetrics
 from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
 from kvtier.core_log import logger
-from kvtier.errors import ClosedError, KvtierError
+from kvtier.errors import KvtierError
 from kvtier.lease import Lease
 from kvtier.namespace import Namespace
 from kvtier.outcome import Tier
@@ -111,7 +111,7 @@ class KvtierManager(OffloadingManager):
         key_array = chain.keys(namespace, *run)
         self._release_lease(req_context.req_id)
         # From here until the worker starts the load nothing else protects what was found.
-        with contextlib.suppress(ClosedError):
+        with contextlib.suppress(KvtierError):
             self._leases[req_context.req_id] = namespace.lease(key_array, ttl_s=LEASE_TTL_S)
         return LoadSpec(key_array, req_context.req_id, self._engine.generation)
 
@@ -219,11 +219,11 @@ class KvtierManager(OffloadingManager):
         lease = self._leases.pop(request_id, None)
         if lease is not None:
             # Leases end with their store, and the interpreter's exit may close that first.
-            with contextlib.suppress(ClosedError):
+            with contextlib.suppress(KvtierError):
                 lease.release()
 
 
 def _count_stored(namespace: Namespace, keys: U8) -> int:
-    with contextlib.suppress(ClosedError):
+    with contextlib.suppress(KvtierError):
         return namespace.lookup(keys).num_blocks
     return 0

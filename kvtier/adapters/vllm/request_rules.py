@@ -1,7 +1,7 @@
 """Reads what one request asks for in kv_transfer_params. Pure functions; thread-safe."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from kvtier.adapters.vllm.request_chain import RequestRules
 from kvtier.config import parse_boolean
@@ -10,6 +10,7 @@ from kvtier.errors import ConfigError
 from kvtier.units import show
 
 PARAMETER: Final = "kvtier"
+_WHOLE_ENDS: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 _FIELDS: Final = {"load": "is_loading", "save": "is_saving", "save_decode": "saves_decode"}
 
 
@@ -37,6 +38,18 @@ def parse_request_rules(parameters: object, rules: RequestRules) -> RequestRules
             continue
         fields[field] = fields[field] and wish
     return RequestRules(**fields)
+
+
+def num_committed_tokens(request: Any) -> int:
+    """Returns how many tokens of a request that ended have KV that was computed for good.
+
+    The last token that was sampled has none: nothing was computed after it, or what was belongs to
+    a draft that was rejected. One that was aborted got as far as it got.
+    """
+    num_tokens = max(int(request.num_prompt_tokens), int(request.num_tokens) - 1)
+    if getattr(request.status, "name", "") in _WHOLE_ENDS:
+        return num_tokens
+    return min(num_tokens, int(request.num_computed_tokens))
 
 
 def _ignore(name: str, value: object) -> None:

@@ -92,6 +92,21 @@ TEST_CASE("a part that arrives wrong on one rank is named, the others stay") {
   CHECK(world.lookup(world.space, 0, 4) == 4);
 }
 
+TEST_CASE("a rank that finds something wrong and does not say what makes all of it undefined") {
+  PlannedWorld world;
+  world.carry_out(world.save(0, 4));
+  const PlannedJob load = world.load(0, 4);
+  const MovePlan plan = world.take_one(load);
+  CHECK(world.finish(world.ranks[0].carry_out(plan)));
+  RankResult wrong = world.ranks[1].carry_out(plan);
+  wrong.status = Status(StatusCode::kCorrupt, "not what was saved");
+  wrong.undefined_indices.clear();
+  CHECK(world.finish(wrong));
+  world.end(load);
+  CHECK(load.job->undefined_indices() == std::vector<std::size_t>{0, 1, 2, 3});
+  CHECK(count_done(load.job->outcomes()) == 0);
+}
+
 TEST_CASE("an abandoned rank ends its moves, but not before the others have answered") {
   PlannedWorld world;
   const PlannedJob save = world.save(0, 4);

@@ -45,7 +45,7 @@ class MoverDouble : public BlockMover {
     }
     return last_id_;
   }
-  std::optional<BlockMoveResult> cancel(MoveId move_id) override {
+  std::optional<BlockMoveResult> cancel(MoveId move_id, bool /*are_slots_dead*/) override {
     ++num_cancels;
     for (Move& it : under_way_) it.is_cancelled = it.is_cancelled || it.move_id == move_id;
     return std::nullopt;

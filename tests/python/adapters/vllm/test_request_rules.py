@@ -1,12 +1,13 @@
 """What one request may opt out of."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from kvtier import core_log
 from kvtier.adapters.vllm.request_chain import RequestRules
-from kvtier.adapters.vllm.request_rules import parse_request_rules
+from kvtier.adapters.vllm.request_rules import num_committed_tokens, parse_request_rules
 
 ALL = RequestRules()
 
@@ -36,3 +37,27 @@ def test_what_is_not_understood_is_ignored_and_said_once(
             assert parse_request_rules({"kvtier": said}, ALL) == ALL
     assert len(caplog.records) == 1
     assert "load, save, save_decode" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("status", "num_tokens", "num_computed_tokens", "num_committed"),
+    [
+        # Four tokens were sampled; nothing was computed for the last one, whatever was counted.
+        ("FINISHED_LENGTH_CAPPED", 104, 104, 103),
+        ("FINISHED_STOPPED", 104, 103, 103),
+        ("FINISHED_STOPPED", 100, 100, 100),
+        ("FINISHED_ABORTED", 100, 48, 48),
+        ("FINISHED_ABORTED", 104, 0, 0),  # Preempted before.
+        ("FINISHED_ABORTED", 104, 104, 103),
+    ],
+)
+def test_of_a_request_that_ended_only_what_was_computed_is_kept(
+    status: str, num_tokens: int, num_computed_tokens: int, num_committed: int
+) -> None:
+    request = SimpleNamespace(
+        status=SimpleNamespace(name=status),
+        num_prompt_tokens=100,
+        num_tokens=num_tokens,
+        num_computed_tokens=num_computed_tokens,
+    )
+    assert num_committed_tokens(request) == num_committed
