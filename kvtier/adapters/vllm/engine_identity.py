@@ -18,6 +18,18 @@ from kvtier.units import show
 
 _WEIGHT_SUFFIXES: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
 _NAME_CHARACTERS: Final = 32
+_SAMPLE_BYTES: Final = 64 << 10
+# Of vLLM's, those that read the weights from files of the model's folder.
+_FILE_FORMATS: Final = (
+    "auto",
+    "hf",
+    "safetensors",
+    "fastsafetensors",
+    "pt",
+    "npcache",
+    "mistral",
+    "bitsandbytes",
+)
 
 
 def describe_engine(
@@ -77,6 +89,13 @@ def _weights_text(model_config: Any, load_config: Any) -> str:
     load_format = str(getattr(load_config, "load_format", "auto"))
     if load_format.endswith("dummy"):
         return f"dummy seed {model_config.seed}"
+    is_elsewhere = getattr(model_config, "model_weights", None) or getattr(
+        load_config, "model_loader_extra_config", None
+    )
+    if load_format.rpartition(".")[2].lower() not in _FILE_FORMATS or is_elsewhere:
+        return _new_epoch(
+            f"the weights are not read from the model's own folder (load_format {load_format})"
+        )
     folder = _find_folder(str(model_config.model), getattr(model_config, "revision", None))
     if folder is None:
         return _new_epoch(f"the files of model {show(str(model_config.model))} were not found")
@@ -97,14 +116,26 @@ def _find_folder(model: str, revision: str | None) -> Path | None:
 
 
 def _file_texts(folder: Path) -> Iterator[str]:
-    """Yields name, size and time of last change of each file with weights or their description.
+    """Yields name, size, time of last change and a sample of each file with weights, or about them.
 
-    Reading all weights would take minutes; whoever writes a file changes its time.
+    Reading all weights would take minutes. Whoever writes a file changes its time, but images and
+    archives may set all times alike: then the sample tells two trainings apart.
     """
     for path in sorted(folder.iterdir()):
         if path.suffix in _WEIGHT_SUFFIXES and path.is_file():
             status = path.stat()
-            yield f"{path.name} {status.st_size} {status.st_mtime_ns}"
+            sample = _sample_digest(path, status.st_size)
+            yield f"{path.name} {status.st_size} {status.st_mtime_ns} {sample}"
+
+
+def _sample_digest(path: Path, num_bytes: int) -> str:
+    """Returns a digest of the file's beginning, middle and end."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        for offset_bytes in (0, num_bytes // 2, max(0, num_bytes - _SAMPLE_BYTES)):
+            file.seek(offset_bytes)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _model_texts(vllm_config: Any) -> Iterator[str]:

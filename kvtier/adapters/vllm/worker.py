@@ -3,6 +3,7 @@
 Not thread-safe: used by the worker's thread only.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from kvtier.outcome import Outcome
 from kvtier.paged_blocks import PagedBlocks
 from kvtier.results import LoadResult, PutResult
 
+STUCK_S: Final = 5.0
+"""A transfer that takes so long to end is said to be stuck, each time anew."""
 FLUSH_WAIT_S: Final = 1.0
 """How long the engine waits for a save when it wants the blocks for something else."""
 
@@ -89,14 +92,13 @@ class KvtierWorker(OffloadingWorker):
 
     def wait(self, job_ids: set[int]) -> None:
         """Blocks until nobody reads or writes the device blocks of these transfers any more."""
-        for job_id in job_ids:
-            transfer = self._transfers.get(job_id)
-            if transfer is None or transfer.job is None:
-                continue
-            try:
-                transfer.job.wait(FLUSH_WAIT_S)
-            except TimeoutError:
-                transfer.job.cancel(wait=True)
+        transfers = [self._transfers.get(job_id) for job_id in job_ids]
+        jobs = [it.job for it in transfers if it is not None and it.job is not None]
+        until_s = self._clock_s() + FLUSH_WAIT_S
+        for job in jobs:
+            with contextlib.suppress(TimeoutError):
+                job.wait(max(0.0, until_s - self._clock_s()))
+        _end_all([job for job in jobs if not job.done()])
 
     def take_failed_block_ids(self) -> set[int]:
         """Returns the engine's blocks that loads since the last call did not fill."""
@@ -108,10 +110,9 @@ class KvtierWorker(OffloadingWorker):
 
         Each is still told to vLLM; loads among them count as failed.
         """
+        _end_all([it.job for it in self._transfers.values() if it.job is not None])
         for job_id, transfer in self._transfers.items():
-            if transfer.job is not None:
-                transfer.job.cancel(wait=True)
-                self._transfers[job_id] = replace(transfer, job=None)
+            self._transfers[job_id] = replace(transfer, job=None)
 
     def shutdown(self) -> None:
         self.abandon()
@@ -159,6 +160,22 @@ class KvtierWorker(OffloadingWorker):
             transfer_size=int(np.count_nonzero(is_done)) * block_bytes,
             transfer_time=self._clock_s() - transfer.start_s,
         )
+
+
+def _end_all(jobs: list[Any]) -> None:
+    """Ends jobs: all are asked before any is waited for.
+
+    There is no bound: what a device that stands may still write to must not be given to others.
+    """
+    for job in jobs:
+        job.cancel()
+    for job in jobs:
+        while not job.cancel(wait=True, timeout_s=STUCK_S):
+            logger.warning(
+                "%s does not end, though the engine wants its blocks back: the device or the disk "
+                "does not answer",
+                job,
+            )
 
 
 def _is_over(transfer: Transfer) -> bool:

@@ -82,6 +82,35 @@ def test_weights_written_anew_under_their_name_are_others(model: Path) -> None:
     assert describe(make_config(model)) != before
 
 
+def test_another_training_is_another_also_where_all_files_have_one_time(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(bytes(300_000))
+    os.utime(weights, ns=(0, 0))
+    before = describe(make_config(model))
+    assert describe(make_config(model)) == before
+    trained = bytearray(300_000)
+    trained[150_000] = 1
+    weights.write_bytes(trained)
+    os.utime(weights, ns=(0, 0))
+    assert describe(make_config(model)) != before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"load_config__load_format": "tensorizer"},
+        {"load_config__model_loader_extra_config": {"tensorizer_uri": "s3://x"}},
+        {"model_config__model_weights": "s3://bucket/model"},
+    ],
+)
+def test_weights_from_elsewhere_are_new_in_each_process(
+    model: Path, changes: dict[str, object]
+) -> None:
+    config = make_config(model, **changes)
+    assert find_fingerprint(config, None) != find_fingerprint(config, None)
+    assert find_fingerprint(config, "rev-7") == find_fingerprint(config, "rev-7")
+
+
 def test_weights_that_cannot_be_told_apart_are_new_in_each_process() -> None:
     config = make_config("someone/no-such-model")
     assert find_fingerprint(config, None) != find_fingerprint(config, None)
