@@ -112,8 +112,7 @@ class PagedBlocks:
         """
         key_array = as_key_array(keys)
         ids = as_block_ids(block_ids, len(key_array))
-        if len(np.unique(ids)) != len(ids):
-            raise UsageError("block_ids: a row is there twice; one block would overwrite another")
+        check_each_once(ids)
         core_job = self._attachment.load(
             key_array,
             ids,
@@ -191,6 +190,12 @@ def calibration_path(ordinal: int) -> str:
     except OSError:
         return ""
     return os.path.join(folder, f"calibration-cuda-{ordinal}.txt")
+
+
+def check_each_once(block_ids: I64) -> None:
+    """Raises UsageError when a load names a row twice."""
+    if len(np.unique(block_ids)) != len(block_ids):
+        raise UsageError("block_ids: a row is there twice; one block would overwrite another")
 
 
 def as_block_ids(block_ids: object, num_blocks: int | None) -> I64:

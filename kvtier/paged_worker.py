@@ -14,7 +14,7 @@ from kvtier.call_arguments import check_seconds
 from kvtier.config import DEFAULTS, SETTINGS
 from kvtier.engine_streams import parse_stream, stream_id_of
 from kvtier.errors import UsageError
-from kvtier.paged_blocks import as_block_ids, find_device_options
+from kvtier.paged_blocks import as_block_ids, check_each_once, find_device_options
 from kvtier.paged_geometry import PagedGeometry
 from kvtier.paged_tensors import read_tensors
 from kvtier.statistics import Leaf
@@ -191,8 +191,8 @@ class PagedWorker:
             )
         ids = as_block_ids(block_ids, None)
         used = ids[plan.block_indices[plan.block_indices < len(ids)]]
-        if plan.is_load and len(np.unique(used)) != len(used):
-            raise UsageError("block_ids: a row is there twice; one block would overwrite another")
+        if plan.is_load:
+            check_each_once(used)
         stream_id = stream_id_of(stream, self._tensors)
         fields = {name: getattr(plan, name) for name in BlockPlan.__dataclass_fields__}
         return WorkerJob(self, self._core_worker.submit(fields, ids, stream_id), plan)

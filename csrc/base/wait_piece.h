@@ -1,4 +1,4 @@
-// How long to wait on a condition variable at a time. Pure.
+// Until when to wait, and how long on a condition variable at a time. Pure.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,11 @@
 #include "base/clock.h"
 
 namespace kvtier {
+
+/// `span_ns` after `now_ns`; a span without an end has none.
+inline TimeNs deadline_after(TimeNs now_ns, TimeNs span_ns) {
+  return span_ns >= kNeverNs - now_ns ? kNeverNs : now_ns + span_ns;
+}
 
 /// What is left until the deadline, nothing when it is past, and at most a minute: kNeverNs would
 /// overflow the library's clock arithmetic. A piece that ends early only re-checks the condition.

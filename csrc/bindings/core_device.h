@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/wait_piece.h"
 #include "bindings/errors_binding.h"
 #include "bindings/paged_arguments.h"
 #include "device/device.h"
@@ -39,9 +40,7 @@ class CoreDevice {
   bool is_forked() const { return ::getpid() != owner_pid_; }
   Clock& clock() { return clock_; }
   TimeNs deadline_ns(double timeout_s) {
-    const TimeNs span_ns = ns_from_s(timeout_s);
-    const TimeNs now_ns = clock_.now_ns();
-    return span_ns >= kNeverNs - now_ns ? kNeverNs : now_ns + span_ns;
+    return deadline_after(clock_.now_ns(), ns_from_s(timeout_s));
   }
 
  private:

@@ -1,5 +1,6 @@
 // The calls of CoreStore for engines' paged tensors, in this process and in others: convert,
 // release the GIL, call, convert.
+#include "base/wait_piece.h"
 #include "bindings/array_arguments.h"
 #include "bindings/core_attachment.h"
 #include "bindings/core_job.h"
@@ -89,9 +90,7 @@ std::size_t CoreStore::abandon_rank(std::uint32_t rank) {
 std::vector<paged::MovePlan> CoreStore::take_plans(paged::PlannedMover& mover, double timeout_s) {
   return run([&](Store&) {
     SystemClock clock;
-    const TimeNs now_ns = clock.now_ns();
-    const TimeNs span_ns = ns_from_s(timeout_s);
-    return mover.take_plans(clock, span_ns >= kNeverNs - now_ns ? kNeverNs : now_ns + span_ns);
+    return mover.take_plans(clock, deadline_after(clock.now_ns(), ns_from_s(timeout_s)));
   });
 }
 

@@ -7,15 +7,12 @@
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/wait_piece.h"
 #include "device/host_block_copy.h"
 #include "device/host_device.h"
 
 namespace kvtier {
 namespace {
-
-TimeNs later(TimeNs time_ns, TimeNs delay_ns) {
-  return time_ns >= kNeverNs - delay_ns ? kNeverNs : time_ns + delay_ns;
-}
 
 void copy(std::span<const CopyPiece> pieces) {
   for (const CopyPiece& piece : pieces) {
@@ -43,7 +40,7 @@ bool HostDevice::is_blocked(const Op& op) const {
 TimeNs HostDevice::end_ns_of(const Queue& queue, const Op& op) const {
   TimeNs begin_ns = std::max(queue.free_ns, op.submitted_ns);
   if (op.kind == OpKind::kWait) begin_ns = std::max(begin_ns, op.point->complete_ns);
-  return later(begin_ns, op.duration_ns);
+  return deadline_after(begin_ns, op.duration_ns);
 }
 
 // The queue whose first op is due: the first by time, then by submission. Null: none is.

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/wait_piece.h"
 #include "device/device.h"
 #include "store/store.h"
 #include "transfer/transfer_engine.h"
@@ -49,10 +50,7 @@ class PagedDevice {
   transfer::TransferEngine& engine() { return *engine_; }
   Clock& clock() { return *clock_; }
   /// The moment `span_ns` from now.
-  TimeNs deadline_ns(TimeNs span_ns) const {
-    const TimeNs now_ns = clock_->now_ns();
-    return span_ns >= kNeverNs - now_ns ? kNeverNs : now_ns + span_ns;
-  }
+  TimeNs deadline_ns(TimeNs span_ns) const { return deadline_after(clock_->now_ns(), span_ns); }
 
   /// Ends transfers and gives the memory back. False: something was still on the device at
   /// `deadline_ns` (half a second is always given); it is looked after further, and what it uses is

@@ -49,6 +49,10 @@ class Flow {
 
   // For the awaiters below.
   using Look = bool (*)(const void* condition);
+  template <typename Condition>
+  static bool look_at(const void* condition) {
+    return bool{(*static_cast<const Condition*>(condition))()};
+  }
   enum class Patience : std::uint8_t { kUntilCut, kToTheEnd };
   void suspend(std::coroutine_handle<> point, Look new_look, const void* condition,
                TimeNs deadline_ns, Patience patience = Patience::kUntilCut) {
@@ -95,10 +99,7 @@ class [[nodiscard]] WaitUntil {
     return flow_->is_met() || flow_->is_cancelled();
   }
   void await_suspend(std::coroutine_handle<> point) const {
-    const auto look = [](const void* condition) {
-      return bool{(*static_cast<const Condition*>(condition))()};
-    };
-    flow_->suspend(point, look, condition_, deadline_ns_);
+    flow_->suspend(point, &Flow::look_at<Condition>, condition_, deadline_ns_);
   }
   bool await_resume() const { return flow_->is_met(); }
 
@@ -123,10 +124,8 @@ class [[nodiscard]] WaitToTheEnd {
 
   bool await_ready() const { return (*condition_)(); }
   void await_suspend(std::coroutine_handle<> point) const {
-    const auto look = [](const void* condition) {
-      return bool{(*static_cast<const Condition*>(condition))()};
-    };
-    flow_->suspend(point, look, condition_, kNeverNs, Flow::Patience::kToTheEnd);
+    flow_->suspend(point, &Flow::look_at<Condition>, condition_, kNeverNs,
+                   Flow::Patience::kToTheEnd);
   }
   void await_resume() const {}
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <numeric>
 
+#include "base/wait_piece.h"
 #include "store/store_impl.h"
 
 namespace kvtier {
@@ -299,8 +300,7 @@ TimeNs Store::Impl::resume_jobs(TimeNs now_ns) {
 Status Store::Impl::wait_job(const Job& job, TimeNs timeout_ns) {
   if (job.is_ended()) return Status::ok();
   Locked locked(*this);
-  const TimeNs now_ns = seams_.clock->now_ns();
-  const TimeNs deadline_ns = timeout_ns >= kNeverNs - now_ns ? kNeverNs : now_ns + timeout_ns;
+  const TimeNs deadline_ns = deadline_after(seams_.clock->now_ns(), timeout_ns);
   ++num_waiting_;
   // Not cut short by close(): that ends the job as well.
   (void)seams_.executor->wait(
