@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import torch
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_offload.base import (
     GPULoadStoreSpec,
     OffloadingWorker,
@@ -58,6 +60,7 @@ class KvtierWorker(OffloadingWorker):
         self._clock_s = clock_s
         self._transfers: dict[int, Transfer] = {}
         self._failed_block_ids: set[int] = set()
+        self._load_stream = _make_load_stream(engine.paged)
         engine.abandon_transfers = self.abandon
 
     def submit_store(
@@ -79,7 +82,8 @@ class KvtierWorker(OffloadingWorker):
         block_ids = dst_spec.block_ids.astype(np.int64)
 
         def start(paged: PagedBlocks) -> Job[LoadResult]:
-            return paged.load(src_spec.keys, block_ids, request=src_spec.request_id)
+            stream, request_id = self._load_stream, src_spec.request_id
+            return paged.load(src_spec.keys, block_ids, stream=stream, request=request_id)
 
         job = self._start(start, src_spec.generation)
         self._add(job_id, job, block_ids, request_id=src_spec.request_id)
@@ -160,6 +164,18 @@ class KvtierWorker(OffloadingWorker):
             transfer_size=int(np.count_nonzero(is_done)) * block_bytes,
             transfer_time=self._clock_s() - transfer.start_s,
         )
+
+
+def _make_load_stream(paged: PagedBlocks | None) -> Any:
+    """Returns a stream on which nothing runs; None: loads wait for what the engine's has by then.
+
+    vLLM gives a load only blocks that no step under way writes to: it keeps those of ended
+    requests back until then. Waiting for the step nevertheless would hold the load up by its
+    length.
+    """
+    if paged is None or paged.device == "cpu" or not hasattr(Scheduler, "_drain_deferred_frees"):
+        return None
+    return torch.cuda.Stream(device=paged.device)
 
 
 def _end_all(jobs: list[Any]) -> None:
