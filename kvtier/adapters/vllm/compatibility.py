@@ -12,30 +12,40 @@ from kvtier.units import show
 PROVED_VERSIONS: Final = ("0.26", "0.32")
 # By name: a class derived from one of these may well keep something else in its blocks.
 _SERVED_SPECS: Final = ("FullAttentionSpec", "MLAAttentionSpec")
+_PARALLEL_ONE: Final = {
+    "pipeline_parallel_size": "--pipeline-parallel-size",
+    "prefill_context_parallel_size": "--prefill-context-parallel-size",
+    "decode_context_parallel_size": "--decode-context-parallel-size",
+    "nnodes": "--nnodes",
+}
+_BACKENDS: Final = ("uni", "mp", None)
 _ROLES: Final = ("kv_both", "kv_producer", "kv_consumer")
 
 
 def check_engine(vllm_config: Any, kv_cache_config: Any) -> None:
     """Raises UnsupportedError for what is not supported yet."""
-    parallel = vllm_config.parallel_config
-    if parallel.world_size > 1:
-        raise UnsupportedError(
-            f"the engine has {parallel.world_size} workers (tensor parallel "
-            f"{parallel.tensor_parallel_size}, pipeline parallel "
-            f"{parallel.pipeline_parallel_size}); kvtier serves one: use "
-            "--tensor-parallel-size 1 --pipeline-parallel-size 1, or leave kvtier out"
-        )
-    backend = parallel.distributed_executor_backend
-    if backend not in {"uni", None}:
-        raise UnsupportedError(
-            f"the worker runs in a process of its own (distributed_executor_backend "
-            f"{show(backend)}); kvtier needs it in the scheduler's: use "
-            "--distributed-executor-backend uni, and on a CPU set VLLM_ENABLE_V1_MULTIPROCESSING=0"
-        )
+    _check_workers(vllm_config)
     _check_groups(kv_cache_config)
     role = str(vllm_config.kv_transfer_config.kv_role)
     if role not in _ROLES:
         raise UnsupportedError(f"kv_role: expected one of {', '.join(_ROLES)}; got {show(role)}")
+
+
+def has_ranks(vllm_config: Any) -> bool:
+    """Returns whether the workers run in processes of their own."""
+    parallel = vllm_config.parallel_config
+    return parallel.world_size > 1 or parallel.distributed_executor_backend not in {"uni", None}
+
+
+def has_replicated_kv(vllm_config: Any, kv_cache_config: Any) -> bool:
+    """Returns whether all workers have the same KV: then it is kept once."""
+    if vllm_config.parallel_config.world_size == 1:
+        return False
+    return all(
+        type(layer_spec).__name__ == "MLAAttentionSpec"
+        for group in kv_cache_config.kv_cache_groups
+        for layer_spec in _layer_specs(group)
+    )
 
 
 def check_version(version: str) -> None:
@@ -58,6 +68,34 @@ def warn_of_double_offloading(vllm_config: Any) -> None:
             )
 
 
+def _check_workers(vllm_config: Any) -> None:
+    parallel = vllm_config.parallel_config
+    for name, option in _PARALLEL_ONE.items():
+        size = getattr(parallel, name, 1)
+        if size > 1:
+            raise UnsupportedError(
+                f"{name} is {size}; kvtier serves tensor parallelism only: use {option} 1, or "
+                "leave kvtier out"
+            )
+    backend = parallel.distributed_executor_backend
+    if backend not in _BACKENDS:
+        raise UnsupportedError(
+            f"distributed_executor_backend is {show(str(backend))}; kvtier's workers share host "
+            "memory on one machine: use --distributed-executor-backend mp"
+        )
+    if has_ranks(vllm_config) and getattr(vllm_config.model_config, "enable_sleep_mode", False):
+        raise UnsupportedError(
+            "enable_sleep_mode with workers in processes of their own: a save may be under way "
+            "when their memory goes; leave sleep mode or kvtier out"
+        )
+
+
+def _layer_specs(group: Any) -> list[Any]:
+    spec = group.kv_cache_spec
+    layer_specs = getattr(spec, "kv_cache_specs", None)
+    return [spec] if layer_specs is None else list(layer_specs.values())
+
+
 def _check_groups(kv_cache_config: Any) -> None:
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
@@ -65,9 +103,7 @@ def _check_groups(kv_cache_config: Any) -> None:
             f"the model has {len(groups)} groups of KV layers (sliding window, Mamba or a mix); "
             "kvtier serves models whose layers are all full attention: leave kvtier out"
         )
-    spec = groups[0].kv_cache_spec
-    layer_specs = getattr(spec, "kv_cache_specs", None)
-    for layer_spec in [spec] if layer_specs is None else layer_specs.values():
+    for layer_spec in _layer_specs(groups[0]):
         kind = type(layer_spec).__name__
         if kind not in _SERVED_SPECS:
             raise UnsupportedError(

@@ -3,14 +3,21 @@
 Not thread-safe: each half is used by one thread of the engine.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from vllm import __version__ as vllm_version
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.platforms import current_platform
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
@@ -18,16 +25,21 @@ from vllm.v1.request import Request
 from kvtier.adapters.vllm.compatibility import (
     check_engine,
     check_version,
+    has_ranks,
+    has_replicated_kv,
     warn_of_double_offloading,
 )
-from kvtier.adapters.vllm.connector_settings import parse_connector_settings
-from kvtier.adapters.vllm.engine_identity import describe_engine
+from kvtier.adapters.vllm.connector_settings import LOADS_WAIT, parse_connector_settings
+from kvtier.adapters.vllm.engine_identity import describe_engine, find_backend_names
 from kvtier.adapters.vllm.engine_store import (
     EngineStore,
     acquire_engine_store,
     release_engine_store,
 )
 from kvtier.adapters.vllm.manager import KvtierManager
+from kvtier.adapters.vllm.rank_messages import RankHandshake, RankMetadata, RankReport
+from kvtier.adapters.vllm.rank_planner import RankPlanner
+from kvtier.adapters.vllm.rank_worker import RankWorker
 from kvtier.adapters.vllm.request_chain import RequestRules
 from kvtier.adapters.vllm.request_rules import num_committed_tokens
 from kvtier.adapters.vllm.worker import KvtierWorker
@@ -50,15 +62,61 @@ class KvtierConnector(OffloadingConnector):
         transfer_config.kv_load_failure_policy = "recompute"
         self._engine_id = str(transfer_config.engine_id)
         self._half = role.name
-        self._engine = acquire_engine_store(
-            self._engine_id, self._half, lambda: _make_engine_store(vllm_config, kv_cache_config)
-        )
+        self._engine: EngineStore | None = None
+        self._planner: RankPlanner | None = None
+        self._backend_names: list[str] = []
+        if role == KVConnectorRole.SCHEDULER or not has_ranks(vllm_config):
+            self._engine = acquire_engine_store(
+                self._engine_id, self._half, lambda: _open_engine(vllm_config, kv_cache_config)
+            )
+        else:
+            (group,) = kv_cache_config.kv_cache_groups
+            self._backend_names = find_backend_names(vllm_config, group.layer_names)
+        if self._engine is not None and has_ranks(vllm_config):
+            self._planner = RankPlanner(self._engine)
         _select_spec(vllm_config)
+        extra_config = transfer_config.kv_connector_extra_config
+        extra_config[LOADS_WAIT] = _may_steps_write_to_loads(kv_cache_config)
         try:
             super().__init__(vllm_config, role, kv_cache_config)
         except BaseException:
             release_engine_store(self._engine_id, self._half)
             raise
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        worker = self._rank_worker
+        if worker is None:
+            return None
+        layout = f"{worker.shape.layout} {self._backend_names}"
+        return RankHandshake(replace(worker.shape, layout=layout))
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        shapes = [it.shape for it in metadata.values() if isinstance(it, RankHandshake)]
+        if self._planner is not None:
+            assert self._engine is not None
+            self._engine.attach_ranks(shapes)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        metadata: Any = super().build_connector_meta(scheduler_output)
+        return metadata if self._planner is None else self._planner.plan(metadata)
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        self._receive(kv_connector_metadata)
+        super().handle_preemptions(kv_connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        self._receive(self._connector_metadata)
+        super().start_load_kv(forward_context, **kwargs)
+
+    def build_connector_worker_meta(self) -> OffloadingWorkerMetadata | None:
+        report: OffloadingWorkerMetadata | None = super().build_connector_worker_meta()
+        worker = self._rank_worker
+        if worker is None:
+            return report
+        answers, failed = worker.take_answers(), worker.take_failed_requests()
+        if report is None and not answers and not failed:
+            return None
+        return RankReport.extend(report, answers=answers, failed_requests=failed)
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
@@ -71,10 +129,14 @@ class KvtierConnector(OffloadingConnector):
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         worker = self.connector_worker.worker
-        return worker.take_failed_block_ids() if isinstance(worker, KvtierWorker) else set()
+        is_ours = isinstance(worker, KvtierWorker | RankWorker)
+        return worker.take_failed_block_ids() if is_ours else set()
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        if self._planner is not None:
+            self._planner.take_report(connector_output.kv_connector_worker_meta)
         super().update_connector_output(connector_output)
+        assert self._engine is not None
         failed, self._engine.failed_requests = self._engine.failed_requests, set()
         for request_id in failed:
             self._manager.forbid_loading(request_id)
@@ -112,10 +174,19 @@ class KvtierConnector(OffloadingConnector):
         manager: KvtierManager = self.connector_scheduler.manager
         return manager
 
+    @property
+    def _rank_worker(self) -> RankWorker | None:
+        worker = None if self.connector_worker is None else self.connector_worker.worker
+        return worker if isinstance(worker, RankWorker) else None
+
+    def _receive(self, metadata: Any) -> None:
+        if self._rank_worker is not None and isinstance(metadata, RankMetadata):
+            self._rank_worker.receive(metadata)
+
     def _limit_last_saves(self, request: Request) -> None:
         """Keeps vLLM 0.26 from saving what an ended request did not compute, or holds no more."""
         status = self.connector_scheduler._req_status.get(request.request_id)
-        namespace = self._engine.namespace
+        namespace = None if self._engine is None else self._engine.namespace
         if status is None or namespace is None:
             return
         num_tokens = num_committed_tokens(request)
@@ -131,7 +202,18 @@ class KvtierConnector(OffloadingConnector):
             group_state.next_stored_chunk_idx = 0
 
 
-def _make_engine_store(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> EngineStore:
+def _may_steps_write_to_loads(kv_cache_config: KVCacheConfig) -> bool:
+    """Returns whether a step under way may write to blocks that a load was given.
+
+    vLLM keeps the blocks of ended requests back until no step writes to them any more. What it
+    does not take back is a step's zeroing of blocks that are a load's by then. Loads that waited
+    for steps without need would be held up by their length.
+    """
+    are_blocks_kept_back = hasattr(Scheduler, "_drain_deferred_frees")
+    return not are_blocks_kept_back or getattr(kv_cache_config, "needs_kv_cache_zeroing", True)
+
+
+def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> EngineStore:
     transfer_config, parallel_config = vllm_config.kv_transfer_config, vllm_config.parallel_config
     settings = parse_connector_settings(transfer_config.kv_connector_extra_config)
     warn_of_double_offloading(vllm_config)
@@ -151,6 +233,8 @@ def _make_engine_store(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) 
         ),
         num_engines=parallel_config.data_parallel_size,
         engine_index=parallel_config.data_parallel_index,
+        num_ranks=parallel_config.world_size if has_ranks(vllm_config) else None,
+        is_replicated=has_replicated_kv(vllm_config, kv_cache_config),
     )
 
 

@@ -21,8 +21,10 @@ DISK_MODE_HOST_BYTES: Final = 256 * MIB
 _ALIASES: Final = {"disk_path": "path", "kv_max_cpu_memory": "host_bytes"}
 _OWN_NAMES: Final = ("kv_device", "save_decode", "fingerprint")
 _KNOWN: Final = (*_OWN_NAMES, *_ALIASES, *SETTINGS)
+LOADS_WAIT: Final = "kvtier_loads_wait"
+"""Said by the connector to its halves: a step under way may still write to a load's blocks."""
 # Set by this adapter for vLLM's part of the work, and so met again when a second role starts.
-_INTERNAL: Final = frozenset({"spec_name", "spec_module_path"})
+_INTERNAL: Final = frozenset({"spec_name", "spec_module_path", LOADS_WAIT})
 _BLOCK_REMEDY: Final = "a block is always vLLM's own block; use vLLM's --block-size"
 _REFUSED: Final = {
     "block_size": _BLOCK_REMEDY,

@@ -68,6 +68,13 @@ def find_fingerprint(vllm_config: Any, said: str | None) -> str:
     return " ".join(parts)
 
 
+def find_backend_names(vllm_config: Any, layer_names: Any) -> list[str]:
+    """Returns the attention backends of these layers: each lays out its blocks as it likes."""
+    layers = vllm_config.compilation_config.static_forward_context
+    found = (getattr(layers.get(name), "get_attn_backend", None) for name in layer_names)
+    return sorted({get_backend().get_name() for get_backend in found if get_backend is not None})
+
+
 def fold_adapter(lora_request: Any) -> bytes:
     """Returns what sets the blocks of one adapter apart beyond its name: 16 bytes, or none.
 
@@ -161,7 +168,7 @@ def _layout_text(vllm_config: Any, kv_cache_config: Any, where: dict[str, str]) 
         **where,
         "layout": str(getattr(cache_config, "kv_cache_layout", None)),
         "layout_wish": os.environ.get("VLLM_KV_CACHE_LAYOUT", ""),
-        "backends": _backend_names(vllm_config, group.layer_names),
+        "backends": find_backend_names(vllm_config, group.layer_names),
         "spec": type(spec).__name__,
         "num_layers": len(group.layer_names),
         "num_kv_heads": getattr(spec, "num_kv_heads", None),
@@ -171,13 +178,6 @@ def _layout_text(vllm_config: Any, kv_cache_config: Any, where: dict[str, str]) 
         "first_hash": _first_hash(),
     }
     return json.dumps(fields, sort_keys=True)
-
-
-def _backend_names(vllm_config: Any, layer_names: Any) -> list[str]:
-    """Returns the attention backends of these layers: each lays out its blocks as it likes."""
-    layers = vllm_config.compilation_config.static_forward_context
-    found = (getattr(layers.get(name), "get_attn_backend", None) for name in layer_names)
-    return sorted({get_backend().get_name() for get_backend in found if get_backend is not None})
 
 
 def _first_hash() -> str:

@@ -1,7 +1,8 @@
-"""EngineStore: the store of one engine, shared by the two halves of its connector.
+"""EngineStore: the store of one engine, in the scheduler's process.
 
-The scheduler's half and the worker's half run in one process and one thread. The table of engines
-is guarded by a lock; an EngineStore itself is used by the engine's thread only.
+With one worker in that process, its half of the connector shares it, in one thread. Workers in
+processes of their own, the ranks, get plans from it. The table of engines is guarded by a lock; an
+EngineStore itself is used by the engine's thread only.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from typing import Any, Final
 import kvtier
 from kvtier.adapters.vllm.connector_settings import ConnectorSettings
 from kvtier.adapters.vllm.instance_folder import divide_budget, open_store
+from kvtier.adapters.vllm.rank_setup import RankSetup, RankShape
 from kvtier.adapters.vllm.request_chain import RequestRules
 from kvtier.core_log import logger, warn_once
 from kvtier.errors import KvtierError, UnsupportedError
@@ -35,7 +37,10 @@ class EngineStore:
         rules: RequestRules,
         num_engines: int = 1,
         engine_index: int = 0,
+        num_ranks: int | None = None,
+        is_replicated: bool = False,
     ) -> None:
+        """num_ranks: None, the worker is in this process; is_replicated: ranks have equal KV."""
         self.settings = settings
         self.rules = rules
         """What holds for requests that say nothing."""
@@ -43,6 +48,10 @@ class EngineStore:
         self.store: kvtier.BlockStore | None = None
         self.namespace: Namespace | None = None
         self.paged: kvtier.PagedBlocks | None = None
+        self.num_ranks = num_ranks or 1
+        self.rank_setup: RankSetup | None = None
+        """For workers in processes of their own, once they have said what they have."""
+        self._is_replicated = is_replicated
         self.gain_tokens_min = 0
         """A load that spares fewer tokens than this costs more than computing them."""
         self.generation = 0
@@ -52,8 +61,11 @@ class EngineStore:
         self.failed_requests: set[str] = set()
         """Requests with a failed load that the scheduler's half has not heard of yet."""
         if settings.device != "off":
+            explicit = divide_budget(settings.store, num_engines)
+            if num_ranks is not None:
+                explicit = {**explicit, "shared_arena": True}
             self.store = open_store(
-                divide_budget(settings.store, num_engines),
+                explicit,
                 divide_budget(settings.store_defaults, num_engines),
                 first_instance=engine_index,
             )
@@ -75,18 +87,37 @@ class EngineStore:
         if self.store is None:
             return
         geometry = kvtier.PagedGeometry(fragments=tuple(fragments))
-        block_bytes = geometry.block_bytes
-        # vLLM may keep a block's layers apart or together, by version and kind of its runner.
-        layout = f"{self._identity['layout']} {geometry.layout}"
-        self.namespace = self.store.namespace(
-            block_bytes=block_bytes,
-            block_tokens=block_tokens,
-            **{**self._identity, "layout": layout},
-        )
+        self._open_namespace([geometry.block_bytes], block_tokens, geometry.layout)
+        assert self.namespace is not None
         self.paged = self.namespace.attach(list(tensors), geometry)
-        if self.paged.device != "cpu":
-            self.gain_tokens_min = GPU_GAIN_TOKENS_MIN
-        self._say_sizes(num_device_blocks * block_bytes)
+        self._note_device(self.paged.device, num_device_blocks)
+
+    def attach_ranks(self, shapes: Sequence[RankShape]) -> None:
+        """Takes what the ranks have: from now on there are blocks to save and load.
+
+        Raises UnsupportedError when they do not fit together.
+        """
+        if self.store is None:
+            return
+        ranks = sorted(shapes, key=lambda it: it.rank)
+        if [it.rank for it in ranks] != list(range(self.num_ranks)):
+            raise UnsupportedError(
+                f"expected {self.num_ranks} workers, heard of {[it.rank for it in ranks]}"
+            )
+        kinds = {(it.block_tokens, it.num_device_blocks, it.device == "cpu") for it in ranks}
+        if len(kinds) > 1:
+            raise UnsupportedError(f"the workers' blocks differ: {sorted(kinds)}")
+        first = ranks[0]
+        part_bytes = [it.block_bytes for it in (ranks[:1] if self._is_replicated else ranks)]
+        layouts = sorted({it.layout for it in ranks})
+        self._open_namespace(part_bytes, first.block_tokens, " ".join(layouts))
+        assert self.namespace is not None
+        self.rank_setup = RankSetup(
+            arena=self.store.arena_handle(),
+            namespace_id=self.namespace.id,
+            part_bytes=tuple(part_bytes),
+        )
+        self._note_device(first.device, first.num_device_blocks)
 
     def reset(self) -> None:
         """Ends every transfer, planned ones too: the device's blocks may vanish, or be others."""
@@ -103,9 +134,25 @@ class EngineStore:
         if self.store is not None:
             self.store.close()
 
-    def _say_sizes(self, device_bytes: int) -> None:
+    def _open_namespace(self, part_bytes: list[int], block_tokens: int, layout: str) -> None:
+        assert self.store is not None
+        # vLLM may keep a block's layers apart or together, by version and kind of its runner.
+        identity = {**self._identity, "layout": f"{self._identity['layout']} {layout}"}
+        if len(part_bytes) > 1:
+            identity["parts"] = part_bytes
+        self.namespace = self.store.namespace(
+            block_bytes=sum(part_bytes),
+            block_tokens=block_tokens,
+            tp_size=1 if self._is_replicated else self.num_ranks,
+            **identity,
+        )
+
+    def _note_device(self, device: str, num_device_blocks: int) -> None:
         assert self.store is not None
         assert self.namespace is not None
+        if device != "cpu":
+            self.gain_tokens_min = GPU_GAIN_TOKENS_MIN
+        device_bytes = num_device_blocks * self.namespace.block_bytes
         tiers: Any = self.store.stats()["tiers"]
         capacity_bytes = sum(tier["bytes_capacity"] for tier in tiers.values())
         logger.info(
@@ -144,10 +191,10 @@ def acquire_engine_store(engine_id: str, half: str, make: Callable[[], EngineSto
         return engine
 
 
-def find_engine_store(engine_id: str) -> EngineStore:
-    """Returns the store that acquire_engine_store() gave out for this engine."""
+def find_engine_store(engine_id: str) -> EngineStore | None:
+    """Returns the store that acquire_engine_store() gave out for this engine in this process."""
     with _lock:
-        return _engines[engine_id][0]
+        return _engines.get(engine_id, (None, set()))[0]
 
 
 def release_engine_store(engine_id: str, half: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_offload.base import (
     GPULoadStoreSpec,
     OffloadingWorker,
@@ -54,13 +53,19 @@ class KvtierWorker(OffloadingWorker):
     """
 
     def __init__(
-        self, engine: EngineStore, *, clock_s: Callable[[], float] = time.monotonic
+        self,
+        engine: EngineStore,
+        *,
+        loads_wait_for_steps: bool = True,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """loads_wait_for_steps: whether a step under way may still write to a load's blocks."""
         self._engine = engine
         self._clock_s = clock_s
         self._transfers: dict[int, Transfer] = {}
         self._failed_block_ids: set[int] = set()
-        self._load_stream = _make_load_stream(engine.paged)
+        device = "cpu" if engine.paged is None else engine.paged.device
+        self._load_stream = make_load_stream(device, waits_for_steps=loads_wait_for_steps)
         engine.abandon_transfers = self.abandon
 
     def submit_store(
@@ -166,16 +171,14 @@ class KvtierWorker(OffloadingWorker):
         )
 
 
-def _make_load_stream(paged: PagedBlocks | None) -> Any:
+def make_load_stream(device: str, *, waits_for_steps: bool) -> Any:
     """Returns a stream on which nothing runs; None: loads wait for what the engine's has by then.
 
-    vLLM gives a load only blocks that no step under way writes to: it keeps those of ended
-    requests back until then. Waiting for the step nevertheless would hold the load up by its
-    length.
+    device: "cpu" or "cuda:N".
     """
-    if paged is None or paged.device == "cpu" or not hasattr(Scheduler, "_drain_deferred_frees"):
+    if device == "cpu" or waits_for_steps:
         return None
-    return torch.cuda.Stream(device=paged.device)
+    return torch.cuda.Stream(device=device)
 
 
 def _end_all(jobs: list[Any]) -> None:

@@ -1,11 +1,12 @@
 """One run of a real engine in a process of its own: reads a plan as JSON, writes tokens as JSON.
 
 Plan: model; extra (kv_connector_extra_config, None: without kvtier); num_requests; rounds, each
-"ask" or "reset"; seed; and faults: every `fail_every`th load lacks its second half, `flips_bytes`
-spoils what was loaded.
+"ask" or "reset"; seed; num_ranks (absent: one worker, in this process); and faults: every
+`fail_every`th load lacks its second half, `flips_bytes` spoils what was loaded.
 """
 
 import json
+import os
 import random
 import sys
 from pathlib import Path
@@ -58,8 +59,31 @@ def make_prompts(plan):
     return prompts
 
 
+def count_failed_requests(failed_requests):
+    """Notes what the scheduler's half hears of loads that failed in other processes."""
+    from kvtier.adapters.vllm.rank_planner import RankPlanner
+
+    take_report = RankPlanner.take_report
+
+    def take_report_and_count(planner, report):
+        failed_requests.extend(getattr(report, "failed_requests", ()))
+        take_report(planner, report)
+
+    RankPlanner.take_report = take_report_and_count
+
+
 def main(plan, out):
-    kvtier.adapters.vllm.register()
+    # For workers in processes of their own, which inherit it.
+    os.environ["KVTIER_TEST_FAULTS"] = json.dumps(
+        {name: plan[name] for name in ("fail_every", "flips_bytes") if name in plan}
+    )
+    if "num_ranks" in plan:
+        # By itself vLLM wants a NUMA node for each.
+        cpus = sorted(os.sched_getaffinity(0))
+        bound = [str(cpus[rank % len(cpus)]) for rank in range(plan["num_ranks"])]
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(bound)
+    else:
+        kvtier.adapters.vllm.register()
     attached = []
     attach = Namespace.attach
 
@@ -77,6 +101,13 @@ def main(plan, out):
             "kv_role": "kv_both",
             "kv_connector_extra_config": plan["extra"],
         }
+    failed_requests = []
+    if "num_ranks" in plan:
+        options["tensor_parallel_size"] = plan["num_ranks"]
+        options["distributed_executor_backend"] = "mp"
+        if plan["extra"] is not None:
+            options["kv_transfer_config"]["kv_connector_module_path"] = "faulty_ranks"
+            count_failed_requests(failed_requests)
     engine = LLM(
         model=plan["model"],
         dtype="float32",
@@ -106,7 +137,7 @@ def main(plan, out):
             metrics[metric.name + (f":{tier}" if tier else "")] = value
     loads = {
         "num_loads": sum(it.num_loads for it in attached),
-        "num_failed": sum(it.num_failed for it in attached),
+        "num_failed": sum(it.num_failed for it in attached) + len(failed_requests),
     }
     out.write_text(json.dumps({"answers": answers, "metrics": metrics, **loads}))
 

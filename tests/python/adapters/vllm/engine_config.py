@@ -16,6 +16,10 @@ class FullAttentionSpec:
     page_size_bytes = 32768
 
 
+class MLAAttentionSpec(FullAttentionSpec):
+    pass
+
+
 class SlidingWindowSpec(FullAttentionSpec):
     pass
 

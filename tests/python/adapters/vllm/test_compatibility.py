@@ -4,13 +4,21 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from engine_config import FullAttentionSpec, SlidingWindowSpec, make_config, make_kv_config
+from engine_config import (
+    FullAttentionSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    make_config,
+    make_kv_config,
+)
 
 import kvtier
 from kvtier import core_log
 from kvtier.adapters.vllm.compatibility import (
     check_engine,
     check_version,
+    has_ranks,
+    has_replicated_kv,
     warn_of_double_offloading,
 )
 
@@ -24,6 +32,33 @@ def test_one_worker_in_the_scheduler_s_process_is_served() -> None:
     check_engine(make_config("m"), make_kv_config())
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"parallel_config__distributed_executor_backend": None}, False),
+        ({"parallel_config__distributed_executor_backend": "mp"}, True),
+        (
+            {"parallel_config__world_size": 2, "parallel_config__tensor_parallel_size": 2},
+            True,
+        ),
+    ],
+)
+def test_workers_in_processes_of_their_own_are_served(
+    changes: dict[str, object], expected: bool
+) -> None:
+    config = make_config("m", **changes)
+    check_engine(config, make_kv_config())
+    assert has_ranks(config) == expected
+
+
+def test_latent_kv_is_the_same_in_all_ranks() -> None:
+    two = make_config("m", parallel_config__world_size=2)
+    assert has_replicated_kv(two, make_kv_config(MLAAttentionSpec()))
+    assert not has_replicated_kv(two, make_kv_config())
+    assert not has_replicated_kv(make_config("m"), make_kv_config(MLAAttentionSpec()))
+
+
 @pytest.mark.parametrize("role", ["kv_both", "kv_producer", "kv_consumer"])
 def test_every_role_is_served(role: str) -> None:
     check_engine(make_config("m", kv_transfer_config__kv_role=role), make_kv_config())
@@ -33,12 +68,24 @@ def test_every_role_is_served(role: str) -> None:
     ("changes", "words"),
     [
         (
-            {"parallel_config__world_size": 2, "parallel_config__tensor_parallel_size": 2},
-            ["2 workers", "--tensor-parallel-size 1"],
+            {"parallel_config__pipeline_parallel_size": 2},
+            ["pipeline_parallel_size is 2", "--pipeline-parallel-size 1"],
         ),
         (
-            {"parallel_config__distributed_executor_backend": "mp"},
-            ["'mp'", "--distributed-executor-backend uni", "VLLM_ENABLE_V1_MULTIPROCESSING=0"],
+            {"parallel_config__decode_context_parallel_size": 4},
+            ["decode_context_parallel_size is 4", "--decode-context-parallel-size 1"],
+        ),
+        ({"parallel_config__nnodes": 2}, ["nnodes is 2"]),
+        (
+            {"parallel_config__distributed_executor_backend": "ray"},
+            ["'ray'", "--distributed-executor-backend mp"],
+        ),
+        (
+            {
+                "parallel_config__distributed_executor_backend": "mp",
+                "model_config__enable_sleep_mode": True,
+            },
+            ["enable_sleep_mode", "leave sleep mode or kvtier out"],
         ),
         ({"kv_transfer_config__kv_role": "kv_none"}, ["kv_both", "kv_none"]),
     ],

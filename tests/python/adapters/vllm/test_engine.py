@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}",
 }
 Run: TypeAlias = Callable[..., dict[str, Any]]
 
@@ -133,3 +133,44 @@ def test_a_misspelt_setting_ends_the_start_with_the_right_name(model: Path, tmp_
     done = run_child("engine_child.py", json.dumps(plan), str(tmp_path / "out"))
     assert done.returncode != 0
     assert "did you mean disk_path?" in done.stderr + done.stdout
+
+
+# One thread each: what two ranks add up does not hang on how many CPUs there are.
+RANKS = {"num_ranks": 2}
+
+
+@pytest.fixture(scope="module")
+def expected_of_ranks(run: Run) -> list[list[int]]:
+    (tokens,) = run(None, "ask", **RANKS)["answers"]
+    assert len({tuple(it) for it in tokens}) == NUM_REQUESTS
+    return list(tokens)
+
+
+@pytest.mark.parametrize("mode", ["cpu", "hybrid"])
+def test_two_ranks_give_the_same_tokens_with_resets_and_failed_loads(
+    mode: str,
+    run: Run,
+    expected_of_ranks: list[list[int]],
+    extra_of: Callable[[str], dict[str, Any]],
+) -> None:
+    answered = run(extra_of(mode), "ask", "ask", "reset", "ask", fail_every=10, **RANKS)
+    assert [it == expected_of_ranks for it in answered["answers"]] == [True] * 3
+    assert answered["num_failed"] > 0
+    assert answered["metrics"]["vllm:kvtier_hits:host"] > 0
+
+
+def test_restarted_ranks_find_their_blocks_on_disk(
+    run: Run, expected_of_ranks: list[list[int]], extra_of: Callable[[str], dict[str, Any]]
+) -> None:
+    extra = extra_of("disk")
+    assert run(extra, "ask", **RANKS)["answers"] == [expected_of_ranks]
+    answered = run(extra, "ask", fail_every=10, **RANKS)
+    assert answered["answers"] == [expected_of_ranks]
+    assert answered["metrics"]["vllm:kvtier_hits:disk"] > 0
+
+
+def test_bytes_spoiled_in_a_rank_would_be_seen(
+    run: Run, expected_of_ranks: list[list[int]], extra_of: Callable[[str], dict[str, Any]]
+) -> None:
+    answered = run(extra_of("cpu"), "ask", "ask", flips_bytes=True, **RANKS)
+    assert answered["answers"][-1] != expected_of_ranks
