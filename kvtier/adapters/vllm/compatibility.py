@@ -39,7 +39,9 @@ def has_ranks(vllm_config: Any) -> bool:
 
 def has_replicated_kv(vllm_config: Any, kv_cache_config: Any) -> bool:
     """Returns whether all workers have the same KV: then it is kept once."""
-    if vllm_config.parallel_config.world_size == 1:
+    num_ranks = vllm_config.parallel_config.world_size
+    # Newer versions of vLLM know it themselves.
+    if num_ranks == 1 or getattr(kv_cache_config, "kv_tp_replicas", num_ranks) != num_ranks:
         return False
     return all(
         type(layer_spec).__name__ == "MLAAttentionSpec"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from vllm import __version__ as vllm_version
-from vllm.config import VllmConfig
+from vllm.config import VllmConfig, get_current_vllm_config_or_none
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -65,6 +65,9 @@ class KvtierConnector(OffloadingConnector):
         self._engine: EngineStore | None = None
         self._planner: RankPlanner | None = None
         self._backend_names: list[str] = []
+        # Inside a MultiConnector it is that one's.
+        outer_config = get_current_vllm_config_or_none() or vllm_config
+        self._is_inside = outer_config.kv_transfer_config is not transfer_config
         if role == KVConnectorRole.SCHEDULER or not has_ranks(vllm_config):
             self._engine = acquire_engine_store(
                 self._engine_id, self._half, lambda: _open_engine(vllm_config, kv_cache_config)
@@ -76,7 +79,7 @@ class KvtierConnector(OffloadingConnector):
             self._planner = RankPlanner(self._engine)
         _select_spec(vllm_config)
         extra_config = transfer_config.kv_connector_extra_config
-        extra_config[LOADS_WAIT] = _may_steps_write_to_loads(kv_cache_config)
+        extra_config[LOADS_WAIT] = _may_steps_write_to_loads(outer_config, kv_cache_config)
         try:
             super().__init__(vllm_config, role, kv_cache_config)
         except BaseException:
@@ -84,17 +87,13 @@ class KvtierConnector(OffloadingConnector):
             raise
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        worker = self._rank_worker
-        if worker is None:
-            return None
-        layout = f"{worker.shape.layout} {self._backend_names}"
-        return RankHandshake(replace(worker.shape, layout=layout))
+        # A MultiConnector hands one of its connectors' to all of them.
+        return None if self._is_inside else self._make_handshake()
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        shapes = [it.shape for it in metadata.values() if isinstance(it, RankHandshake)]
         if self._planner is not None:
-            assert self._engine is not None
-            self._engine.attach_ranks(shapes)
+            known = [it for it in metadata.values() if isinstance(it, RankHandshake)]
+            self._planner.add_shapes(it.shape for it in known)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         metadata: Any = super().build_connector_meta(scheduler_output)
@@ -114,9 +113,12 @@ class KvtierConnector(OffloadingConnector):
         if worker is None:
             return report
         answers, failed = worker.take_answers(), worker.take_failed_requests()
-        if report is None and not answers and not failed:
+        shapes = []
+        if not worker.is_known and (handshake := self._make_handshake()) is not None:
+            shapes.append(handshake.shape)
+        if report is None and not answers and not failed and not shapes:
             return None
-        return RankReport.extend(report, answers=answers, failed_requests=failed)
+        return RankReport.extend(report, answers=answers, failed_requests=failed, shapes=shapes)
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
@@ -179,6 +181,13 @@ class KvtierConnector(OffloadingConnector):
         worker = None if self.connector_worker is None else self.connector_worker.worker
         return worker if isinstance(worker, RankWorker) else None
 
+    def _make_handshake(self) -> RankHandshake | None:
+        worker = self._rank_worker
+        if worker is None:
+            return None
+        layout = f"{worker.shape.layout} {self._backend_names}"
+        return RankHandshake(replace(worker.shape, layout=layout))
+
     def _receive(self, metadata: Any) -> None:
         if self._rank_worker is not None and isinstance(metadata, RankMetadata):
             self._rank_worker.receive(metadata)
@@ -202,15 +211,23 @@ class KvtierConnector(OffloadingConnector):
             group_state.next_stored_chunk_idx = 0
 
 
-def _may_steps_write_to_loads(kv_cache_config: KVCacheConfig) -> bool:
+def _may_steps_write_to_loads(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> bool:
     """Returns whether a step under way may write to blocks that a load was given.
 
-    vLLM keeps the blocks of ended requests back until no step writes to them any more. What it
-    does not take back is a step's zeroing of blocks that are a load's by then. Loads that waited
-    for steps without need would be held up by their length.
+    vLLM keeps the blocks of ended requests back until no step writes to them any more, when its
+    connector is one that loads. It does not wait for a drafter, and does not take back a step's
+    zeroing of blocks that are a load's by then. Loads that waited for steps without need would
+    be held up by their length.
     """
-    are_blocks_kept_back = hasattr(Scheduler, "_drain_deferred_frees")
-    return not are_blocks_kept_back or getattr(kv_cache_config, "needs_kv_cache_zeroing", True)
+    are_blocks_kept_back = (
+        hasattr(Scheduler, "_drain_deferred_frees")
+        and vllm_config.kv_transfer_config.is_kv_consumer
+    )
+    return (
+        not are_blocks_kept_back
+        or vllm_config.speculative_config is not None
+        or getattr(kv_cache_config, "needs_kv_cache_zeroing", True)
+    )
 
 
 def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> EngineStore:

@@ -105,8 +105,11 @@ class EngineStore:
                 f"expected {self.num_ranks} workers, heard of {[it.rank for it in ranks]}"
             )
         kinds = {(it.block_tokens, it.num_device_blocks, it.device == "cpu") for it in ranks}
-        if len(kinds) > 1:
-            raise UnsupportedError(f"the workers' blocks differ: {sorted(kinds)}")
+        sizes = {it.block_bytes for it in ranks}
+        if len(kinds) > 1 or (self._is_replicated and len(sizes) > 1):
+            raise UnsupportedError(
+                f"the workers' blocks differ: {sorted(kinds)}, {sorted(sizes)} bytes"
+            )
         first = ranks[0]
         part_bytes = [it.block_bytes for it in (ranks[:1] if self._is_replicated else ranks)]
         layouts = sorted({it.layout for it in ranks})
@@ -131,8 +134,14 @@ class EngineStore:
             with contextlib.suppress(KvtierError):
                 self.paged.detach()
         self.paged = self.namespace = None
-        if self.store is not None:
-            self.store.close()
+        if self.store is None:
+            return
+        if self.rank_setup is not None:
+            # vLLM ends the workers first: what they have not answered they never will.
+            with contextlib.suppress(KvtierError):
+                for rank in range(self.num_ranks):
+                    self.store.abandon_rank(rank)
+        self.store.close()
 
     def _open_namespace(self, part_bytes: list[int], block_tokens: int, layout: str) -> None:
         assert self.store is not None

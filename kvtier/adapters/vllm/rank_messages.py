@@ -51,6 +51,8 @@ class RankReport(OffloadingWorkerMetadata):
     answers: list[PlanResult] = field(default_factory=list)
     failed_requests: set[str] = field(default_factory=set)
     """Requests some of whose blocks were not loaded."""
+    shapes: list[RankShape] = field(default_factory=list)
+    """Of ranks whose handshake the scheduler's process did not get."""
 
     @classmethod
     def extend(cls, report: OffloadingWorkerMetadata | None, **more: Any) -> "RankReport":
@@ -64,4 +66,5 @@ class RankReport(OffloadingWorkerMetadata):
             merged,
             answers=self.answers + getattr(other, "answers", []),
             failed_requests=self.failed_requests | getattr(other, "failed_requests", set()),
+            shapes=self.shapes + getattr(other, "shapes", []),
         )

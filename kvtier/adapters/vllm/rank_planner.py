@@ -3,18 +3,30 @@
 Not thread-safe: used by the scheduler's thread only.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
 
+import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
 )
 
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.rank_messages import RankMetadata, RankReport
+from kvtier.adapters.vllm.rank_setup import RankShape
 from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
+from kvtier.block_plan import FAILED
 from kvtier.core_log import logger
 from kvtier.errors import KvtierError
 from kvtier.planned_job import PlannedJob
+
+_NOTHING_MOVED: Final[dict[str, Any]] = {
+    "first_part": 0,
+    "num_parts": 0,
+    "checksums": np.empty(0, dtype=np.uint64),
+    "undefined_indices": np.empty(0, dtype=np.int64),
+}
 
 
 class RankPlanner:
@@ -25,6 +37,7 @@ class RankPlanner:
         # Job of vLLM -> the store's; until the store has it behind itself.
         self._jobs: dict[int, PlannedJob[Any]] = {}
         self._exhausted: set[int] = set()
+        self._shapes: dict[int, RankShape] = {}
         engine.abandon_transfers = self._cancel_all
 
     def plan(self, metadata: OffloadingConnectorMetadata) -> RankMetadata:
@@ -52,17 +65,29 @@ class RankPlanner:
             exhausted=tuple(exhausted),
         )
 
+    def add_shapes(self, shapes: Iterable[RankShape]) -> None:
+        """Takes what ranks have; once all have told it there are blocks to save and load.
+
+        Raises UnsupportedError when they do not fit together.
+        """
+        self._shapes |= {shape.rank: shape for shape in shapes}
+        if len(self._shapes) == self._engine.num_ranks and self._engine.namespace is None:
+            self._engine.attach_ranks(list(self._shapes.values()))
+
     def take_report(self, report: Any) -> None:
         """Brings what ranks answered to the store; a report of vLLM's own has no answers."""
         store = self._engine.store
         if not isinstance(report, RankReport) or store is None:
             return
+        self.add_shapes(report.shapes)
         self._engine.failed_requests |= report.failed_requests
         for answer in report.answers:
             try:
                 store.finish_plan(answer)
             except KvtierError as error:
                 logger.warning("the answer of rank %d does not fit: %s", answer.rank, error)
+                # Or its slots would be kept for ever.
+                store.finish_plan(replace(answer, status=FAILED, **_NOTHING_MOVED))
 
     def _begin(self, job_id: int, spec: Any) -> list[int]:
         """Starts a job; returns it when there will be no plans for it."""

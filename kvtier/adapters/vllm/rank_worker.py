@@ -65,6 +65,8 @@ class RankWorker(OffloadingWorker):
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shape = shape
+        self.is_known = False
+        """Whether the scheduler's process has heard of the shape."""
         self._tensors = list(tensors)
         self._geometry = geometry
         self._loads_wait_for_steps = loads_wait_for_steps
@@ -92,11 +94,15 @@ class RankWorker(OffloadingWorker):
         if metadata is self._received:
             return
         self._received = metadata
+        self.is_known = self.is_known or metadata.setup is not None
         if metadata.setup is not None and not self._is_set_up:
             self._set_up(metadata.setup)
         if metadata.generation != self._generation:
             self._generation = metadata.generation
             self._drop(self._transfers.values())
+            for transfer in self._transfers.values():
+                # What was loaded before it is not for whoever asks after it.
+                transfer.is_moved[:] = False
         self._announced.update(metadata.load_jobs, metadata.store_jobs)
         for job_id, plan in metadata.plans:
             if job_id in self._announced:
@@ -226,15 +232,17 @@ class RankWorker(OffloadingWorker):
 
     def _take_answers(self, transfer: RankTransfer) -> None:
         """Moves what has ended from the transfer's jobs to the answers."""
+        left = []
         for plan, job in transfer.jobs:
             answer = job.poll()
             if answer is None:
+                left.append((plan, job))
                 continue
             self._answers.append(answer)
             if answer.status in {DONE, CORRUPT}:
                 transfer.is_moved[plan.block_indices] = True
                 transfer.is_moved[answer.undefined_indices] = False
-        transfer.jobs = [it for it in transfer.jobs if not it[1].done()]
+        transfer.jobs = left
 
     def _finish(self, job_id: int, transfer: RankTransfer) -> TransferResult:
         num_moved = int(np.count_nonzero(transfer.is_moved))

@@ -1,150 +1,47 @@
 """Workers in processes of their own: each moves its part, and a block is there when all have."""
 
-import pickle
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import vllm_engine  # noqa: F401
-from half_setup import IDENTITY, hash_of
+from half_setup import IDENTITY
+from rank_fleet import (
+    END_S,
+    NUM_DEVICE_BLOCKS,
+    Fleet,
+    as_entry,
+    device_blocks,
+    make_rank,
+    make_tensor,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
-    OffloadingWorkerMetadata,
 )
-from vllm.v1.kv_offload.base import GPULoadStoreSpec
 
 import kvtier
 from kvtier.adapters.vllm.connector_settings import parse_connector_settings
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.rank_messages import RankReport
-from kvtier.adapters.vllm.rank_planner import RankPlanner
-from kvtier.adapters.vllm.rank_setup import RankShape
-from kvtier.adapters.vllm.rank_worker import RankWorker
 from kvtier.adapters.vllm.request_chain import RequestRules
-from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
-from kvtier.paged_geometry import FragmentPlace, PagedGeometry
+from kvtier.adapters.vllm.transfer_specs import LoadSpec
+from kvtier.block_plan import PlanResult
+from kvtier.paged_worker import WorkerJob
 
-NUM_DEVICE_BLOCKS = 32
 PART_BYTES = (4096, 1096)
-END_S = 20.0
-
-
-class Fleet:
-    """A scheduler and its ranks, with vLLM's channel between them: every message is pickled."""
-
-    def __init__(self, engine: EngineStore, part_bytes: tuple[int, ...]) -> None:
-        self.engine = engine
-        self.planner = RankPlanner(engine)
-        self.tensors = [make_tensor(rank, num_bytes) for rank, num_bytes in enumerate(part_bytes)]
-        self.ranks = [make_rank(rank, tensor) for rank, tensor in enumerate(self.tensors)]
-        engine.attach_ranks([rank.shape for rank in self.ranks])
-        self.ended: list[set[int]] = [set() for _ in self.ranks]
-        self.failed_block_ids: set[int] = set()
-        self._delayed: dict[int, tuple[Any, Any]] = {}
-        self._next_job_id = 0
-
-    def keys(self, num_blocks: int, first: int = 0) -> Any:
-        namespace = self.engine.namespace
-        assert namespace is not None
-        return np.stack([namespace.key(hash_of(it)) for it in range(first, first + num_blocks)])
-
-    def save(self, block_ids: list[int], first: int = 0) -> int:
-        spec = SaveSpec(self.keys(len(block_ids), first), None, "s", self.engine.generation)
-        return self._step(store=(device_blocks(block_ids), spec))
-
-    def load(self, block_ids: list[int], first: int = 0, request_id: str = "r") -> int:
-        spec = LoadSpec(self.keys(len(block_ids), first), request_id, self.engine.generation)
-        return self._step(load=(spec, device_blocks(block_ids)))
-
-    def step(self, ranks: list[int] | None = None) -> None:
-        self._step(ranks=ranks)
-
-    def finish(self, job_id: int) -> None:
-        """Steps until every rank has ended the job, and the store all that was planned."""
-        until_s = time.monotonic() + END_S
-        while self.planner._jobs or not all(job_id in ended for ended in self.ended):
-            assert time.monotonic() < until_s, f"job {job_id} does not end: {self.ended}"
-            self.step()
-
-    def _step(self, store: Any = None, load: Any = None, ranks: list[int] | None = None) -> int:
-        job_id, self._next_job_id = self._next_job_id, self._next_job_id + 1
-        metadata = OffloadingConnectorMetadata(
-            load_jobs={} if load is None else {job_id: as_entry(*load)},
-            store_jobs={} if store is None else {job_id: as_entry(*store)},
-            jobs_to_flush=None,
-        )
-        sent = self.planner.plan(metadata)
-        delayed, self._delayed = self._delayed, {} if store is None else {job_id: store}
-        merged: Any = None
-        for rank, worker in enumerate(self.ranks):
-            if ranks is not None and rank not in ranks:
-                continue
-            received = pickle.loads(pickle.dumps(sent))
-            worker.receive(received)
-            for delayed_id, (src, dst) in delayed.items():
-                assert worker.submit_store(delayed_id, src, dst)
-            if load is not None:
-                assert worker.submit_load(job_id, *load)
-            report = self.report(rank)
-            merged = report if merged is None else merged.aggregate(report)
-        self.planner.take_report(pickle.loads(pickle.dumps(merged)))
-        return job_id
-
-    def report(self, rank: int) -> RankReport:
-        worker = self.ranks[rank]
-        self.ended[rank] |= {it.job_id for it in worker.get_finished()}
-        self.failed_block_ids |= worker.take_failed_block_ids()
-        return RankReport.extend(
-            OffloadingWorkerMetadata(),
-            answers=worker.take_answers(),
-            failed_requests=worker.take_failed_requests(),
-        )
-
-    def close(self) -> None:
-        for rank in self.ranks:
-            rank.shutdown()
-        self.engine.close()
-
-
-def as_entry(src: Any, dst: Any) -> Any:
-    return SimpleNamespace(req_id="r", src_spec=src, dst_spec=dst)
-
-
-def device_blocks(block_ids: list[int]) -> GPULoadStoreSpec:
-    return GPULoadStoreSpec(block_ids, group_sizes=[len(block_ids)], block_indices=[0])
-
-
-def make_tensor(rank: int, num_bytes: int) -> Any:
-    number = torch.arange(NUM_DEVICE_BLOCKS * num_bytes, dtype=torch.int64)
-    filled = (number * 2654435761 >> 7) + rank * 31
-    return filled.to(torch.int8).reshape(NUM_DEVICE_BLOCKS, num_bytes)
-
-
-def make_rank(rank: int, tensor: Any) -> RankWorker:
-    num_bytes = tensor.shape[1]
-    geometry = PagedGeometry(fragments=(FragmentPlace(0, 0, num_bytes, num_bytes),))
-    shape = RankShape(
-        rank=rank,
-        block_bytes=num_bytes,
-        block_tokens=4,
-        num_device_blocks=NUM_DEVICE_BLOCKS,
-        layout=geometry.layout,
-        device="cpu",
-    )
-    return RankWorker([tensor], geometry, shape)
 
 
 @pytest.fixture
 def make_fleet() -> Iterator[Callable[..., Fleet]]:
     made: list[Fleet] = []
+    engines: list[EngineStore] = []
 
     def make(part_bytes: tuple[int, ...] = PART_BYTES, **options: Any) -> Fleet:
         is_replicated = options.pop("is_replicated", False)
+        has_handshake = options.pop("has_handshake", True)
         extra = {"kv_max_cpu_memory": "4MiB", **options}
         engine = EngineStore(
             parse_connector_settings(extra),
@@ -153,12 +50,15 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
             num_ranks=len(part_bytes),
             is_replicated=is_replicated,
         )
-        made.append(Fleet(engine, part_bytes))
+        engines.append(engine)
+        made.append(Fleet(engine, part_bytes, has_handshake=has_handshake))
         return made[-1]
 
     yield make
     for fleet in made:
         fleet.close()
+    for engine in engines:
+        engine.close()
 
 
 def test_each_rank_gets_its_own_bytes_back_into_other_places(
@@ -294,6 +194,87 @@ def test_a_rank_that_does_not_reach_the_memory_fails_its_loads_only(
     fleet.finish(fleet.save([3, 9]))
     fleet.finish(fleet.load([20, 21]))
     assert fleet.failed_block_ids == {20, 21}
+
+
+def test_a_job_that_ends_while_it_is_looked_at_is_answered(
+    make_fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = make_fleet()
+    poll = WorkerJob.poll
+    asked: set[int] = set()
+
+    def poll_late(job: WorkerJob) -> PlanResult | None:
+        """The first time it says not yet, of a job that has ended by the next line."""
+        job.wait()
+        is_first = id(job) not in asked
+        asked.add(id(job))
+        return None if is_first else poll(job)
+
+    monkeypatch.setattr(WorkerJob, "poll", poll_late)
+    fleet.finish(fleet.save([3, 9]))
+    assert fleet.engine.namespace is not None
+    assert fleet.engine.namespace.lookup(fleet.keys(2)).num_blocks == 2
+
+
+def test_what_was_loaded_before_a_reset_is_not_told_after_it(
+    make_fleet: Callable[..., Fleet],
+) -> None:
+    fleet = make_fleet()
+    fleet.finish(fleet.save([3, 9]))
+    worker = fleet.ranks[0]
+    spec = LoadSpec(fleet.keys(2), "r", 0)
+    entry = as_entry(spec, device_blocks([20, 21]))
+    sent = fleet.planner.plan(OffloadingConnectorMetadata({900: entry}, {}, None))
+    worker.receive(sent)
+    worker.submit_load(900, spec, device_blocks([20, 21]))
+    for _, job in worker._transfers[900].jobs:
+        job.wait()
+    worker._take_answers(worker._transfers[900])
+    fleet.engine.reset()
+    worker.receive(fleet.planner.plan(OffloadingConnectorMetadata({}, {}, None)))
+    assert [it.job_id for it in worker.get_finished()] == [900]
+    assert worker.take_failed_block_ids() == {20, 21}
+
+
+def test_an_answer_that_does_not_fit_frees_the_slots(make_fleet: Callable[..., Fleet]) -> None:
+    fleet = make_fleet()
+    job_id = fleet.save([3, 9])
+    fleet.step(ranks=[1])
+    (plan,) = fleet.ranks[0]._plans[job_id]
+    wrong = PlanResult(
+        plan_id=plan.plan_id, arena_id=plan.arena_id, rank=0, status="done", num_parts=7
+    )
+    fleet.planner.take_report(RankReport(answers=[wrong]))
+    until_s = time.monotonic() + END_S
+    while fleet.planner._jobs:
+        assert time.monotonic() < until_s
+        fleet.step(ranks=[1])
+
+
+def test_closing_does_not_wait_for_ranks_that_are_gone(make_fleet: Callable[..., Fleet]) -> None:
+    fleet = make_fleet()
+    fleet.save([3, 9])
+    begun_s = time.monotonic()
+    fleet.close()
+    assert time.monotonic() - begun_s < END_S / 2
+
+
+def test_shapes_may_come_with_the_first_report(make_fleet: Callable[..., Fleet]) -> None:
+    fleet = make_fleet(has_handshake=False)
+    assert fleet.engine.namespace is None
+    fleet.step(ranks=[1])
+    assert fleet.engine.namespace is None
+    fleet.step(ranks=[0])
+    before = [tensor.clone() for tensor in fleet.tensors]
+    fleet.finish(fleet.save([3, 9]))
+    fleet.finish(fleet.load([20, 21]))
+    for tensor, old in zip(fleet.tensors, before, strict=True):
+        assert torch.equal(tensor[[20, 21]], old[[3, 9]])
+
+
+def test_equal_kv_of_other_sizes_is_refused(make_fleet: Callable[..., Fleet]) -> None:
+    with pytest.raises(kvtier.UnsupportedError, match="differ"):
+        make_fleet(part_bytes=(4096, 8192), is_replicated=True)
 
 
 @pytest.mark.parametrize(
