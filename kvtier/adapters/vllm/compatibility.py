@@ -5,13 +5,18 @@ Pure functions; thread-safe. vLLM's objects are taken as they come.
 
 from typing import Any, Final
 
+from kvtier.adapters.vllm.kv_groups import (
+    PREFIX_KINDS,
+    SERVED_KINDS,
+    STATE_KIND,
+    STATE_MODES,
+    list_layer_specs,
+)
 from kvtier.core_log import warn_once
 from kvtier.errors import UnsupportedError
 from kvtier.units import show
 
 PROVED_VERSIONS: Final = ("0.26", "0.32")
-# By name: a class derived from one of these may well keep something else in its blocks.
-_SERVED_SPECS: Final = ("FullAttentionSpec", "MLAAttentionSpec")
 _PARALLEL_ONE: Final = {
     "pipeline_parallel_size": "--pipeline-parallel-size",
     "prefill_context_parallel_size": "--prefill-context-parallel-size",
@@ -22,10 +27,13 @@ _BACKENDS: Final = ("uni", "mp", None)
 _ROLES: Final = ("kv_both", "kv_producer", "kv_consumer")
 
 
-def check_engine(vllm_config: Any, kv_cache_config: Any) -> None:
-    """Raises UnsupportedError for what is not supported yet."""
+def check_engine(vllm_config: Any, kv_cache_config: Any, *, can_fail_requests: bool = True) -> None:
+    """Raises UnsupportedError for what is not supported yet.
+
+    can_fail_requests: vLLM computes a whole request again when it is told to; 0.26 does not.
+    """
     _check_workers(vllm_config)
-    _check_groups(kv_cache_config)
+    _check_groups(vllm_config, kv_cache_config, can_fail_requests)
     role = str(vllm_config.kv_transfer_config.kv_role)
     if role not in _ROLES:
         raise UnsupportedError(f"kv_role: expected one of {', '.join(_ROLES)}; got {show(role)}")
@@ -46,7 +54,7 @@ def has_replicated_kv(vllm_config: Any, kv_cache_config: Any) -> bool:
     return all(
         type(layer_spec).__name__ == "MLAAttentionSpec"
         for group in kv_cache_config.kv_cache_groups
-        for layer_spec in _layer_specs(group)
+        for layer_spec in list_layer_specs(group)
     )
 
 
@@ -92,23 +100,54 @@ def _check_workers(vllm_config: Any) -> None:
         )
 
 
-def _layer_specs(group: Any) -> list[Any]:
-    spec = group.kv_cache_spec
-    layer_specs = getattr(spec, "kv_cache_specs", None)
-    return [spec] if layer_specs is None else list(layer_specs.values())
-
-
-def _check_groups(kv_cache_config: Any) -> None:
+def _check_groups(vllm_config: Any, kv_cache_config: Any, can_fail_requests: bool) -> None:
     groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
+    kinds: list[str] = []
+    for group in groups:
+        for spec in list_layer_specs(group):
+            _check_spec(spec)
+            kinds.append(type(spec).__name__)
+    _check_block_sizes(groups)
+    has_windows = any(kind not in PREFIX_KINDS for kind in kinds)
+    if (len(groups) > 1 or has_windows) and not can_fail_requests:
         raise UnsupportedError(
-            f"the model has {len(groups)} groups of KV layers (sliding window, Mamba or a mix); "
-            "kvtier serves models whose layers are all full attention: leave kvtier out"
+            f"the model has {len(groups)} groups of KV layers ({', '.join(dict.fromkeys(kinds))}); "
+            "this version of vLLM serves a connector with one of full attention only: use vLLM "
+            "0.32 or later, or leave kvtier out"
         )
-    for layer_spec in _layer_specs(groups[0]):
-        kind = type(layer_spec).__name__
-        if kind not in _SERVED_SPECS:
-            raise UnsupportedError(
-                f"the model's KV layers are {kind}; kvtier serves full attention "
-                f"({', '.join(_SERVED_SPECS)}): leave kvtier out"
-            )
+    if (len(groups) > 1 or has_windows) and has_ranks(vllm_config):
+        raise UnsupportedError(
+            f"the model has {len(groups)} groups of KV layers ({', '.join(dict.fromkeys(kinds))}) "
+            "and its workers run in processes of their own, where kvtier serves full attention "
+            "only: use --tensor-parallel-size 1 --distributed-executor-backend uni, and on a CPU "
+            "set VLLM_ENABLE_V1_MULTIPROCESSING=0; or leave kvtier out"
+        )
+
+
+def _check_block_sizes(groups: Any) -> None:
+    """Where states are kept at every block vLLM hashes the common multiple of all block sizes."""
+    specs = [spec for group in groups for spec in list_layer_specs(group)]
+    block_tokens = sorted({int(spec.block_size) for spec in specs})
+    modes = {getattr(spec, "mamba_cache_mode", STATE_MODES[0]) for spec in specs}
+    if len(block_tokens) > 1 and modes != {STATE_MODES[0]}:
+        raise UnsupportedError(
+            f"the model's groups have blocks of {' and '.join(map(str, block_tokens))} tokens, "
+            f"which vLLM does not hash one by one with mamba_cache_mode {show(STATE_MODES[1])}: "
+            f"use --mamba-cache-mode {STATE_MODES[0]}"
+        )
+
+
+def _check_spec(spec: Any) -> None:
+    kind = type(spec).__name__
+    if kind not in SERVED_KINDS:
+        raise UnsupportedError(
+            f"the model has KV layers of the kind {kind}; kvtier serves "
+            f"{', '.join(SERVED_KINDS)}: leave kvtier out"
+        )
+    mode = getattr(spec, "mamba_cache_mode", None)
+    if kind == STATE_KIND and mode not in STATE_MODES:
+        raise UnsupportedError(
+            f"the model's Mamba state is kept for its last token only (mamba_cache_mode "
+            f"{show(mode)}): use --enable-prefix-caching, and --mamba-cache-mode "
+            f"{' or '.join(STATE_MODES)}"
+        )

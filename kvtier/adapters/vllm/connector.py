@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm import __version__ as vllm_version
 from vllm.config import VllmConfig, get_current_vllm_config_or_none
-from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
@@ -30,12 +30,13 @@ from kvtier.adapters.vllm.compatibility import (
     warn_of_double_offloading,
 )
 from kvtier.adapters.vllm.connector_settings import LOADS_WAIT, parse_connector_settings
-from kvtier.adapters.vllm.engine_identity import describe_engine, find_backend_names
+from kvtier.adapters.vllm.engine_identity import describe_engine
 from kvtier.adapters.vllm.engine_store import (
     EngineStore,
     acquire_engine_store,
     release_engine_store,
 )
+from kvtier.adapters.vllm.kv_groups import find_backend_names, find_groups
 from kvtier.adapters.vllm.manager import KvtierManager
 from kvtier.adapters.vllm.rank_messages import RankHandshake, RankMetadata, RankReport
 from kvtier.adapters.vllm.rank_planner import RankPlanner
@@ -49,14 +50,19 @@ class KvtierConnector(OffloadingConnector):
     """vLLM's scheduler logic with kvtier's manager and worker.
 
     vLLM's own worker stops when a transfer fails. Here a failed load ends like any other, and its
-    blocks are named in the same step by get_block_ids_with_load_errors().
+    blocks are named in the same step by get_block_ids_with_load_errors(), or their requests by
+    get_transfer_results().
     """
 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         check_version(vllm_version)
-        check_engine(vllm_config, kv_cache_config)
+        check_engine(
+            vllm_config,
+            kv_cache_config,
+            can_fail_requests=hasattr(KVConnectorBase_V1, "get_transfer_results"),
+        )
         transfer_config = vllm_config.kv_transfer_config
         # vLLM would end a request whose load failed; what was not loaded can be computed.
         transfer_config.kv_load_failure_policy = "recompute"
@@ -134,6 +140,13 @@ class KvtierConnector(OffloadingConnector):
         is_ours = isinstance(worker, KvtierWorker | RankWorker)
         return worker.take_failed_block_ids() if is_ours else set()
 
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        results = super().get_transfer_results(finished_req_ids)
+        worker = self.connector_worker.worker
+        if isinstance(worker, KvtierWorker):
+            results.failed_recving.update(worker.take_failed_request_ids())
+        return results
+
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         if self._planner is not None:
             self._planner.take_report(connector_output.kv_connector_worker_meta)
@@ -195,12 +208,12 @@ class KvtierConnector(OffloadingConnector):
     def _limit_last_saves(self, request: Request) -> None:
         """Keeps vLLM 0.26 from saving what an ended request did not compute, or holds no more."""
         status = self.connector_scheduler._req_status.get(request.request_id)
-        namespace = None if self._engine is None else self._engine.namespace
-        if status is None or namespace is None:
+        groups = () if self._engine is None else self._engine.groups
+        if status is None or not groups:
             return
         num_tokens = num_committed_tokens(request)
-        for group_state in status.group_states:
-            num_tokens = min(num_tokens, len(group_state.block_ids) * namespace.block_tokens)
+        for group, group_state in zip(groups, status.group_states, strict=True):
+            num_tokens = min(num_tokens, len(group_state.block_ids) * group.block_tokens)
         limit = status.max_offload_tokens
         status.max_offload_tokens = num_tokens if limit is None else min(limit, num_tokens)
 
@@ -238,7 +251,6 @@ def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Eng
         settings,
         identity=describe_engine(
             vllm_config,
-            kv_cache_config,
             version=vllm_version,
             device_name=str(current_platform.get_device_name()),
             fingerprint=settings.fingerprint,
@@ -248,6 +260,7 @@ def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Eng
             is_saving=transfer_config.kv_role != "kv_consumer",
             saves_decode=settings.save_decode,
         ),
+        groups=find_groups(vllm_config, kv_cache_config),
         num_engines=parallel_config.data_parallel_size,
         engine_index=parallel_config.data_parallel_index,
         num_ranks=parallel_config.world_size if has_ranks(vllm_config) else None,

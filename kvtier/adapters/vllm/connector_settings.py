@@ -19,7 +19,9 @@ DISK_MODE_HOST_BYTES: Final = 256 * MIB
 
 # Names of other tools' settings -> the store's own.
 _ALIASES: Final = {"disk_path": "path", "kv_max_cpu_memory": "host_bytes"}
-_OWN_NAMES: Final = ("kv_device", "save_decode", "fingerprint")
+# Read by vLLM itself.
+_EVENTS: Final = "self_describing_kv_events"
+_OWN_NAMES: Final = ("kv_device", "save_decode", "fingerprint", _EVENTS)
 _KNOWN: Final = (*_OWN_NAMES, *_ALIASES, *SETTINGS)
 LOADS_WAIT: Final = "kvtier_loads_wait"
 """Said by the connector to its halves: a step under way may still write to a load's blocks."""
@@ -70,6 +72,9 @@ def parse_connector_settings(extra_config: Mapping[str, object]) -> ConnectorSet
     fingerprint = extra_config.get("fingerprint")
     if fingerprint is not None and (not isinstance(fingerprint, str) or not fingerprint):
         problems.append(f"fingerprint: expected text, got {show(fingerprint)}")
+    if not isinstance(extra_config.get(_EVENTS, False), bool):
+        # vLLM takes any text for true.
+        problems.append(f"{_EVENTS}: expected true or false, got {show(extra_config[_EVENTS])}")
     _check_device(device, store, problems)
     raise_problems(problems)
     return ConnectorSettings(

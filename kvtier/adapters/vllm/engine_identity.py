@@ -34,22 +34,19 @@ _FILE_FORMATS: Final = (
 
 def describe_engine(
     vllm_config: Any,
-    kv_cache_config: Any,
     *,
     version: str,
     device_name: str,
     fingerprint: str | None,
 ) -> dict[str, object]:
-    """Returns the arguments of BlockStore.namespace(), without the sizes of a block."""
+    """Returns the arguments of BlockStore.namespace() that hold for all groups of KV layers."""
     cache_config, model_config = vllm_config.cache_config, vllm_config.model_config
     cache_dtype = str(cache_config.cache_dtype)
     return {
         "model": str(model_config.model),
         "fingerprint": find_fingerprint(vllm_config, fingerprint),
         "dtype": str(model_config.dtype) if cache_dtype == "auto" else cache_dtype,
-        "layout": _layout_text(
-            vllm_config, kv_cache_config, {"vllm": version, "device": device_name}
-        ),
+        "layout": _layout_text(cache_config, {"vllm": version, "device": device_name}),
     }
 
 
@@ -66,13 +63,6 @@ def find_fingerprint(vllm_config: Any, said: str | None) -> str:
         parts.append(_new_epoch("calculate_kv_scales is on: KV is scaled anew in each run"))
     parts.append(_digest(_model_texts(vllm_config)))
     return " ".join(parts)
-
-
-def find_backend_names(vllm_config: Any, layer_names: Any) -> list[str]:
-    """Returns the attention backends of these layers: each lays out its blocks as it likes."""
-    layers = vllm_config.compilation_config.static_forward_context
-    found = (getattr(layers.get(name), "get_attn_backend", None) for name in layer_names)
-    return sorted({get_backend().get_name() for get_backend in found if get_backend is not None})
 
 
 def fold_adapter(lora_request: Any) -> bytes:
@@ -159,21 +149,12 @@ def _model_texts(vllm_config: Any) -> Iterator[str]:
         yield from () if folder is None else _file_texts(folder)
 
 
-def _layout_text(vllm_config: Any, kv_cache_config: Any, where: dict[str, str]) -> str:
+def _layout_text(cache_config: Any, where: dict[str, str]) -> str:
     """Returns how bytes lie in a block: what is not said follows from version and device."""
-    cache_config = vllm_config.cache_config
-    group = kv_cache_config.kv_cache_groups[0]
-    spec = group.kv_cache_spec
     fields = {
         **where,
         "layout": str(getattr(cache_config, "kv_cache_layout", None)),
         "layout_wish": os.environ.get("VLLM_KV_CACHE_LAYOUT", ""),
-        "backends": find_backend_names(vllm_config, group.layer_names),
-        "spec": type(spec).__name__,
-        "num_layers": len(group.layer_names),
-        "num_kv_heads": getattr(spec, "num_kv_heads", None),
-        "head_size": getattr(spec, "head_size", None),
-        "page_bytes": spec.page_size_bytes,
         "hash": str(getattr(cache_config, "prefix_caching_hash_algo", None)),
         "first_hash": _first_hash(),
     }

@@ -13,8 +13,10 @@ from typing import Any, Final
 import kvtier
 from kvtier.adapters.vllm.connector_settings import ConnectorSettings
 from kvtier.adapters.vllm.instance_folder import divide_budget, open_store
+from kvtier.adapters.vllm.kv_groups import KvGroup
 from kvtier.adapters.vllm.rank_setup import RankSetup, RankShape
 from kvtier.adapters.vllm.request_chain import RequestRules
+from kvtier.adapters.vllm.stored_group import StoredGroup
 from kvtier.core_log import logger, warn_once
 from kvtier.errors import KvtierError, UnsupportedError
 from kvtier.namespace import Namespace
@@ -35,6 +37,7 @@ class EngineStore:
         *,
         identity: dict[str, Any],
         rules: RequestRules,
+        groups: Sequence[KvGroup] = (KvGroup(),),
         num_engines: int = 1,
         engine_index: int = 0,
         num_ranks: int | None = None,
@@ -45,9 +48,11 @@ class EngineStore:
         self.rules = rules
         """What holds for requests that say nothing."""
         self._identity = identity
+        self._kv_groups = tuple(groups)
         self.store: kvtier.BlockStore | None = None
-        self.namespace: Namespace | None = None
-        self.paged: kvtier.PagedBlocks | None = None
+        self.groups: tuple[StoredGroup, ...] = ()
+        """Empty until what all groups have was attached, and after the end."""
+        self._attached: list[StoredGroup] = []
         self.num_ranks = num_ranks or 1
         self.rank_setup: RankSetup | None = None
         """For workers in processes of their own, once they have said what they have."""
@@ -75,6 +80,22 @@ class EngineStore:
         """Returns whether a block on disk could be brought nearer before it is loaded."""
         return self.settings.device == "hybrid"
 
+    @property
+    def namespace(self) -> Namespace | None:
+        """Returns the first group's; most models have no other."""
+        return self.groups[0].namespace if self.groups else None
+
+    @property
+    def is_loaded_whole(self) -> bool:
+        """Returns whether a request with one block not loaded has to begin anew.
+
+        Blocks before a window, or before a state, are not loaded: what was computed from within
+        what was loaded would read them. Beside that, vLLM takes names of blocks from engines with
+        one group only.
+        """
+        first = self._kv_groups[0]
+        return not first.is_only or first.window_tokens is not None
+
     def attach(
         self,
         tensors: Sequence[Any],
@@ -82,15 +103,23 @@ class EngineStore:
         *,
         num_device_blocks: int,
         block_tokens: int,
+        num_hashes: int = 1,
     ) -> None:
-        """Takes the engine's KV tensors: from now on there are blocks to save and load."""
+        """Takes the engine's KV tensors for its next group.
+
+        Once they are there for all groups there are blocks to save and load.
+        num_hashes: hashes that the engine makes for each block.
+        """
         if self.store is None:
             return
+        kv_group = self._kv_groups[len(self._attached)]
         geometry = kvtier.PagedGeometry(fragments=tuple(fragments))
-        self._open_namespace([geometry.block_bytes], block_tokens, geometry.layout)
-        assert self.namespace is not None
-        self.paged = self.namespace.attach(list(tensors), geometry)
-        self._note_device(self.paged.device, num_device_blocks)
+        namespace = self._open_namespace(
+            kv_group, [geometry.block_bytes], block_tokens, geometry.layout
+        )
+        paged = namespace.attach(list(tensors), geometry)
+        group = StoredGroup(group=kv_group, namespace=namespace, paged=paged, num_hashes=num_hashes)
+        self._add_group(group, paged.device, num_device_blocks)
 
     def attach_ranks(self, shapes: Sequence[RankShape]) -> None:
         """Takes what the ranks have: from now on there are blocks to save and load.
@@ -113,14 +142,17 @@ class EngineStore:
         first = ranks[0]
         part_bytes = [it.block_bytes for it in (ranks[:1] if self._is_replicated else ranks)]
         layouts = sorted({it.layout for it in ranks})
-        self._open_namespace(part_bytes, first.block_tokens, " ".join(layouts))
-        assert self.namespace is not None
+        (kv_group,) = self._kv_groups
+        namespace = self._open_namespace(
+            kv_group, part_bytes, first.block_tokens, " ".join(layouts)
+        )
         self.rank_setup = RankSetup(
             arena=self.store.arena_handle(),
-            namespace_id=self.namespace.id,
+            namespace_id=namespace.id,
             part_bytes=tuple(part_bytes),
         )
-        self._note_device(first.device, first.num_device_blocks)
+        group = StoredGroup(group=kv_group, namespace=namespace, paged=None)
+        self._add_group(group, first.device, first.num_device_blocks)
 
     def reset(self) -> None:
         """Ends every transfer, planned ones too: the device's blocks may vanish, or be others."""
@@ -129,11 +161,12 @@ class EngineStore:
 
     def close(self) -> None:
         """Lets the device's blocks go and closes the store. May be called again."""
-        if self.paged is not None and self.store is not None:
+        for group in self._attached:
             # A job that still uses the tensors keeps them alive until closing ended it.
             with contextlib.suppress(KvtierError):
-                self.paged.detach()
-        self.paged = self.namespace = None
+                if group.paged is not None:
+                    group.paged.detach()
+        self._attached, self.groups = [], ()
         if self.store is None:
             return
         if self.rank_setup is not None:
@@ -143,30 +176,37 @@ class EngineStore:
                     self.store.abandon_rank(rank)
         self.store.close()
 
-    def _open_namespace(self, part_bytes: list[int], block_tokens: int, layout: str) -> None:
+    def _open_namespace(
+        self, kv_group: KvGroup, part_bytes: list[int], block_tokens: int, layout: str
+    ) -> Namespace:
         assert self.store is not None
         # vLLM may keep a block's layers apart or together, by version and kind of its runner.
-        identity = {**self._identity, "layout": f"{self._identity['layout']} {layout}"}
+        whole_layout = f"{self._identity['layout']} {kv_group.layout} {layout}"
+        identity = {**self._identity, "layout": whole_layout, "group": kv_group.group_id}
         if len(part_bytes) > 1:
             identity["parts"] = part_bytes
-        self.namespace = self.store.namespace(
+        return self.store.namespace(
             block_bytes=sum(part_bytes),
             block_tokens=block_tokens,
             tp_size=1 if self._is_replicated else self.num_ranks,
             **identity,
         )
 
-    def _note_device(self, device: str, num_device_blocks: int) -> None:
+    def _add_group(self, group: StoredGroup, device: str, num_device_blocks: int) -> None:
         assert self.store is not None
-        assert self.namespace is not None
         if device != "cpu":
             self.gain_tokens_min = GPU_GAIN_TOKENS_MIN
-        device_bytes = num_device_blocks * self.namespace.block_bytes
+        self._attached.append(group)
+        if len(self._attached) == len(self._kv_groups):
+            self.groups = tuple(self._attached)
+        device_bytes = num_device_blocks * group.namespace.block_bytes
         tiers: Any = self.store.stats()["tiers"]
         capacity_bytes = sum(tier["bytes_capacity"] for tier in tiers.values())
         logger.info(
-            "vLLM's KV blocks of %s go to %s: %s",
-            format_bytes(self.namespace.block_bytes),
+            "vLLM's KV blocks of %s (%d tokens, %s) go to %s: %s",
+            format_bytes(group.namespace.block_bytes),
+            group.block_tokens,
+            group.group.kind,
             self.settings.device,
             ", ".join(f"{name} {format_bytes(it['bytes_capacity'])}" for name, it in tiers.items()),
         )

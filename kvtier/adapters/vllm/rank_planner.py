@@ -106,11 +106,14 @@ class RankPlanner:
         assert namespace is not None
         if isinstance(spec, LoadSpec):
             num_ranks = self._engine.num_ranks
-            return namespace.plan_load(spec.keys, num_ranks=num_ranks, request=spec.request_id)
+            (keys,) = spec.groups
+            return namespace.plan_load(keys, num_ranks=num_ranks, request=spec.request_id)
+        (save,) = spec.groups
         return namespace.plan_save(
-            spec.keys,
+            save.keys,
             num_ranks=len(namespace.part_bytes),
-            parent=spec.parent,
+            parent=save.parent,
+            chain=save.is_chain,
             request=spec.request_id,
         )
 

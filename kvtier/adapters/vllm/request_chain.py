@@ -1,9 +1,10 @@
-"""RequestChain: the blocks of one request as keys, and what was found of them.
+"""RequestChain: the blocks of one request in one group as keys, and what was found of them.
 
 Not thread-safe: used by the scheduler's thread only.
 """
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,11 +13,12 @@ import numpy as np
 
 from kvtier.block_keys import KEY_BYTES
 from kvtier.namespace import Namespace
-from kvtier.results import U8
+from kvtier.results import U8, Mask
 
 DIGEST_BYTES: Final = 32
 _FOLD_DOMAIN: Final = b"vllm block 1\0"
 NO_KEYS: Final = np.empty((0, KEY_BYTES), dtype=np.uint8)
+NOTHING_FOUND: Final[Mask] = np.empty(0, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,39 +46,31 @@ class PrefetchWait:
 
 
 class RequestChain:
-    """The hashes that the engine gave a request's blocks, and the keys made of them.
+    """The hashes that the engine gave a request's blocks of one group, and the keys made of them.
 
     Keys are made once and kept: a request is looked up again in each step that it waits.
     """
 
-    def __init__(
-        self,
-        hashes: Sequence[bytes],
-        *,
-        context: bytes,
-        num_prompt_blocks: int,
-        rules: RequestRules,
-    ) -> None:
+    def __init__(self, hashes: Sequence[bytes], *, context: bytes, num_prompt_blocks: int) -> None:
         # The engine's own list, which grows while the request decodes.
         self._hashes = hashes
         self._context = context
         self._keys = NO_KEYS
         self._last_hash = b""
         self._run_hint = 0
-        self._found_range = (0, 0)
+        self._found_at = (0, b"")
         self.num_prompt_blocks = num_prompt_blocks
-        self.rules = rules
         self.found: frozenset[bytes] = frozenset()
         """Hashes of the blocks that can be loaded, as far as the last lookup knows."""
-        self.is_pending = False
-        """What was found is not near enough yet: ask again."""
-        self.wait: PrefetchWait | None = None
-        """Set when the request's prefetch was started; there is one for each request."""
 
     @property
     def num_blocks(self) -> int:
         """Returns how many whole blocks the request has by now."""
         return len(self._hashes)
+
+    def hashes(self, start: int, end: int) -> Sequence[bytes]:
+        """Returns the engine's hashes of blocks from `start` to before `end`."""
+        return self._hashes[start:end]
 
     def keys(self, namespace: Namespace, start: int, end: int) -> U8:
         """Returns uint8[end - start, 16]: the keys of blocks from `start` to before `end`."""
@@ -90,11 +84,13 @@ class RequestChain:
             self._keys = np.concatenate((self._keys, made))
         return self._keys[start:end]
 
-    def set_found(self, start: int, end: int) -> None:
-        """Notes that blocks from `start` to before `end` can be loaded, and no others."""
-        if self._found_range != (start, end):
-            self._found_range = (start, end)
-            self.found = frozenset(self._hashes[start:end])
+    def set_found(self, start: int, mask: Mask) -> None:
+        """Notes which of the blocks from `start` on can be loaded, and that no others can."""
+        found_at = (start, mask.tobytes())
+        if self._found_at != found_at:
+            self._found_at = found_at
+            hashes = self._hashes[start : start + len(mask)]
+            self.found = frozenset(itertools.compress(hashes, mask.tolist()))
 
     def find_run(self, block_hashes: Sequence[bytes]) -> tuple[int, int] | None:
         """Returns (start, end) of the blocks with these hashes, cut where they stop following."""
@@ -109,11 +105,22 @@ class RequestChain:
         self._run_hint = end
         return start, end
 
+    def find_each(self, block_hashes: Sequence[bytes]) -> list[int] | None:
+        """Returns the index of each of these blocks, which may lie apart; None: one is unknown."""
+        indices: list[int] = []
+        for block_hash in block_hashes:
+            index = self._find(block_hash)
+            if index is None:
+                return None
+            indices.append(index)
+            self._run_hint = index + 1
+        return indices
+
     def change_context(self, context: bytes) -> None:
         """Forgets all keys: from now on the blocks are others, under other keys."""
         self._context = context
         self._keys = NO_KEYS
-        self.set_found(0, 0)
+        self.set_found(0, NOTHING_FOUND)
 
     def _find(self, block_hash: bytes) -> int | None:
         # Runs mostly begin where the last one ended.

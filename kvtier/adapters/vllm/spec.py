@@ -21,6 +21,7 @@ from kvtier.adapters.vllm.rank_setup import RankShape
 from kvtier.adapters.vllm.rank_worker import RankWorker
 from kvtier.adapters.vllm.store_metrics import define_metrics
 from kvtier.adapters.vllm.worker import KvtierWorker
+from kvtier.errors import UnsupportedError
 from kvtier.paged_geometry import FragmentPlace, PagedGeometry
 
 
@@ -46,37 +47,65 @@ class KvtierSpec(OffloadingSpec):
 
     def get_manager(self) -> OffloadingManager:
         assert self._engine is not None
-        return KvtierManager(self._engine)
+        tells_events = bool(getattr(self.config, "enable_kv_cache_events", False))
+        return KvtierManager(self._engine, tells_events=tells_events)
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        (refs,) = kv_caches.group_data_refs
-        fragments: dict[int, FragmentPlace] = {}
-        for ref in refs:
-            # Layers that share their KV name one tensor twice: its bytes are kept once.
-            stride_bytes = kv_caches.tensors[ref.tensor_idx].tensor.stride(0)
-            fragments[ref.tensor_idx] = FragmentPlace(
-                tensor_index=ref.tensor_idx,
-                offset_bytes=0,
-                stride_bytes=stride_bytes,
-                fragment_bytes=ref.page_size_bytes,
-            )
         tensors = [cache.tensor for cache in kv_caches.tensors]
-        num_device_blocks, block_tokens = len(tensors[0]), self.tokens_per_block[0]
-        if self._engine is not None:
+        if self._engine is None:
+            return self._get_rank_worker(kv_caches, tensors)
+        # vLLM 0.26 hashes block by block where it has one group, the only case served there.
+        hash_tokens = getattr(self, "tokens_per_hash", self.tokens_per_block[0])
+        for refs, block_tokens in zip(
+            kv_caches.group_data_refs, self.tokens_per_block, strict=True
+        ):
             self._engine.attach(
                 tensors,
-                list(fragments.values()),
-                num_device_blocks=num_device_blocks,
+                place_fragments(kv_caches, refs),
+                num_device_blocks=len(tensors[0]),
                 block_tokens=block_tokens,
+                num_hashes=count_hashes(block_tokens, hash_tokens),
             )
-            return KvtierWorker(self._engine, loads_wait_for_steps=self._loads_wait_for_steps)
-        geometry = PagedGeometry(fragments=tuple(fragments.values()))
+        return KvtierWorker(self._engine, loads_wait_for_steps=self._loads_wait_for_steps)
+
+    def _get_rank_worker(self, kv_caches: CanonicalKVCaches, tensors: list[Any]) -> RankWorker:
+        (refs,) = kv_caches.group_data_refs
+        geometry = PagedGeometry(fragments=tuple(place_fragments(kv_caches, refs)))
         shape = RankShape(
             rank=self._rank,
             block_bytes=geometry.block_bytes,
-            block_tokens=block_tokens,
-            num_device_blocks=num_device_blocks,
+            block_tokens=self.tokens_per_block[0],
+            num_device_blocks=len(tensors[0]),
             layout=geometry.layout,
             device=str(tensors[0].device),
         )
         return RankWorker(tensors, geometry, shape, loads_wait_for_steps=self._loads_wait_for_steps)
+
+
+def place_fragments(kv_caches: CanonicalKVCaches, refs: Any) -> list[FragmentPlace]:
+    """Returns where the blocks of the group with these references lie in the tensors."""
+    fragments: dict[int, FragmentPlace] = {}
+    for ref in refs:
+        # Layers that share their KV name one tensor twice: its bytes are kept once.
+        known = fragments.get(ref.tensor_idx)
+        fragments[ref.tensor_idx] = FragmentPlace(
+            tensor_index=ref.tensor_idx,
+            offset_bytes=0,
+            stride_bytes=kv_caches.tensors[ref.tensor_idx].tensor.stride(0),
+            fragment_bytes=max(ref.page_size_bytes, 0 if known is None else known.fragment_bytes),
+        )
+    return list(fragments.values())
+
+
+def count_hashes(block_tokens: int, hash_tokens: int) -> int:
+    """Returns how many of vLLM's hashes make one block.
+
+    Raises UnsupportedError: no whole number.
+    """
+    if block_tokens % hash_tokens:
+        raise UnsupportedError(
+            f"vLLM hashes {hash_tokens} tokens at a time, and a block of one of its groups has "
+            f"{block_tokens}: not a multiple; use --enable-prefix-caching, and a "
+            "--prefix-match-unit that divides the block sizes of all groups"
+        )
+    return block_tokens // hash_tokens

@@ -5,7 +5,7 @@ Not thread-safe: used by the worker's thread only.
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,13 +18,14 @@ from vllm.v1.kv_offload.base import (
 )
 
 from kvtier.adapters.vllm.engine_store import EngineStore
-from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
+from kvtier.adapters.vllm.stored_group import StoredGroup
+from kvtier.adapters.vllm.transfer_specs import GroupSave, LoadSpec, SaveSpec
 from kvtier.core_log import logger
 from kvtier.errors import KvtierError, TimeoutError
 from kvtier.job import Job
 from kvtier.outcome import Outcome
 from kvtier.paged_blocks import PagedBlocks
-from kvtier.results import LoadResult, PutResult
+from kvtier.results import U8, LoadResult, PutResult
 
 STUCK_S: Final = 5.0
 """A transfer that takes so long to end is said to be stuck, each time anew."""
@@ -33,13 +34,29 @@ FLUSH_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """A save or load that the engine has not been told the end of."""
+class TransferPart:
+    """What a transfer moves of one group."""
 
     job: Any
     """None when it was not started, or was abandoned."""
     block_ids: Any
     """int64[num_blocks]: the engine's blocks."""
+    block_bytes: int
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Returns what became of each block; only when the job has ended."""
+        if self.job is None:
+            return [Outcome.FAILED] * len(self.block_ids)
+        outcomes: list[Outcome] = self.job.result.outcomes
+        return outcomes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A save or load that the engine has not been told the end of: over when all parts are."""
+
+    parts: tuple[TransferPart, ...]
     request_id: str | None
     """The request that waits for a load; None for a save."""
     start_s: float
@@ -49,7 +66,8 @@ class KvtierWorker(OffloadingWorker):
     """Hands transfers to the store, which orders them after what the device is doing.
 
     vLLM takes every transfer for a success. Blocks that a load did not bring go another way:
-    take_failed_block_ids() names them, and vLLM computes them.
+    take_failed_block_ids() names them, and vLLM computes them. Where a block is of no use without
+    others that were not loaded either, take_failed_request_ids() names the whole request.
     """
 
     def __init__(
@@ -64,34 +82,35 @@ class KvtierWorker(OffloadingWorker):
         self._clock_s = clock_s
         self._transfers: dict[int, Transfer] = {}
         self._failed_block_ids: set[int] = set()
-        device = "cpu" if engine.paged is None else engine.paged.device
-        self._load_stream = make_load_stream(device, waits_for_steps=loads_wait_for_steps)
+        self._failed_request_ids: set[str] = set()
+        self._load_stream = _find_load_stream(engine, waits_for_steps=loads_wait_for_steps)
         engine.abandon_transfers = self.abandon
 
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: SaveSpec, **options: Any
     ) -> bool:
-        block_ids = src_spec.block_ids.astype(np.int64)
+        def start(paged: PagedBlocks, save: GroupSave, block_ids: Any) -> Job[PutResult]:
+            return paged.save(
+                save.keys,
+                block_ids,
+                parent=save.parent,
+                chain=save.is_chain,
+                request=dst_spec.request_id,
+            )
 
-        def start(paged: PagedBlocks) -> Job[PutResult]:
-            keys, parent = dst_spec.keys, dst_spec.parent
-            return paged.save(keys, block_ids, parent=parent, request=dst_spec.request_id)
-
-        job = self._start(start, dst_spec.generation)
-        self._add(job_id, job, block_ids, request_id=None)
+        parts = self._start(start, dst_spec.groups, src_spec, dst_spec.generation)
+        self._add(job_id, parts, request_id=None)
         return True
 
     def submit_load(
         self, job_id: int, src_spec: LoadSpec, dst_spec: GPULoadStoreSpec, **options: Any
     ) -> bool:
-        block_ids = dst_spec.block_ids.astype(np.int64)
-
-        def start(paged: PagedBlocks) -> Job[LoadResult]:
+        def start(paged: PagedBlocks, keys: U8, block_ids: Any) -> Job[LoadResult]:
             stream, request_id = self._load_stream, src_spec.request_id
-            return paged.load(src_spec.keys, block_ids, stream=stream, request=request_id)
+            return paged.load(keys, block_ids, stream=stream, request=request_id)
 
-        job = self._start(start, src_spec.generation)
-        self._add(job_id, job, block_ids, request_id=src_spec.request_id)
+        parts = self._start(start, src_spec.groups, dst_spec, src_spec.generation)
+        self._add(job_id, parts, request_id=src_spec.request_id)
         return True
 
     def get_finished(self) -> list[TransferResult]:
@@ -102,7 +121,7 @@ class KvtierWorker(OffloadingWorker):
     def wait(self, job_ids: set[int]) -> None:
         """Blocks until nobody reads or writes the device blocks of these transfers any more."""
         transfers = [self._transfers.get(job_id) for job_id in job_ids]
-        jobs = [it.job for it in transfers if it is not None and it.job is not None]
+        jobs = _list_jobs(it for it in transfers if it is not None)
         until_s = self._clock_s() + FLUSH_WAIT_S
         for job in jobs:
             with contextlib.suppress(TimeoutError):
@@ -114,60 +133,99 @@ class KvtierWorker(OffloadingWorker):
         failed, self._failed_block_ids = self._failed_block_ids, set()
         return failed
 
+    def take_failed_request_ids(self) -> set[str]:
+        """Returns the requests that have to be computed from their beginning after a load."""
+        failed, self._failed_request_ids = self._failed_request_ids, set()
+        return failed
+
     def abandon(self) -> None:
         """Ends all transfers: after it returned nobody touches the device's blocks.
 
         Each is still told to vLLM; loads among them count as failed.
         """
-        _end_all([it.job for it in self._transfers.values() if it.job is not None])
+        _end_all(_list_jobs(self._transfers.values()))
         for job_id, transfer in self._transfers.items():
-            self._transfers[job_id] = replace(transfer, job=None)
+            parts = tuple(replace(part, job=None) for part in transfer.parts)
+            self._transfers[job_id] = replace(transfer, parts=parts)
 
     def shutdown(self) -> None:
         self.abandon()
         self._transfers.clear()
 
-    def _start(self, start: Callable[[PagedBlocks], Any], generation: int) -> Any:
+    def _start(
+        self,
+        start: Callable[[PagedBlocks, Any, Any], Any],
+        listed: Sequence[Any],
+        device_spec: GPULoadStoreSpec,
+        generation: int,
+    ) -> tuple[TransferPart, ...]:
+        """Starts one job a group; vLLM's blocks stand in the order of the groups."""
+        # vLLM starts transfers only after it handed over its tensors.
+        groups = self._engine.groups
+        assert groups
+        ends = np.cumsum(device_spec.group_sizes)
+        block_ids = np.split(device_spec.block_ids.astype(np.int64), ends[:-1])
+        return tuple(
+            TransferPart(
+                job=self._start_one(start, group, entry, ids, generation),
+                block_ids=ids,
+                block_bytes=group.namespace.block_bytes,
+            )
+            for group, entry, ids in zip(groups, listed, block_ids, strict=True)
+            if len(ids)
+        )
+
+    def _start_one(
+        self,
+        start: Callable[[PagedBlocks, Any, Any], Any],
+        group: StoredGroup,
+        entry: Any,
+        block_ids: Any,
+        generation: int,
+    ) -> Any:
         if generation != self._engine.generation:
             # Planned before a reset: what the blocks hold by now is not what the keys say.
             return None
-        # vLLM starts transfers only after it handed over its tensors.
-        assert self._engine.paged is not None
+        assert group.paged is not None
         try:
-            return start(self._engine.paged)
+            return start(group.paged, entry, block_ids)
         except KvtierError as error:
             logger.warning("a transfer was not started: %s", error)
             return None
 
-    def _add(self, job_id: int, job: Any, block_ids: Any, *, request_id: str | None) -> None:
+    def _add(self, job_id: int, parts: tuple[TransferPart, ...], *, request_id: str | None) -> None:
         self._transfers[job_id] = Transfer(
-            job=job, block_ids=block_ids, request_id=request_id, start_s=self._clock_s()
+            parts=parts, request_id=request_id, start_s=self._clock_s()
         )
 
     def _finish(self, job_id: int, transfer: Transfer) -> TransferResult:
-        outcomes = (
-            [Outcome.FAILED] * len(transfer.block_ids)
-            if transfer.job is None
-            else transfer.job.result.outcomes
-        )
-        is_done = np.array([outcome is Outcome.DONE for outcome in outcomes], dtype=np.bool_)
-        if transfer.request_id is not None and not is_done.all():
-            self._failed_block_ids.update(transfer.block_ids[~is_done].tolist())
-            self._engine.failed_requests.add(transfer.request_id)
-            first = outcomes[int(np.argmin(is_done))]
-            logger.warning(
-                "%d of %d blocks were not loaded (%s); the engine computes them",
-                int(np.count_nonzero(~is_done)),
-                len(outcomes),
-                first.name,
-            )
-        namespace = self._engine.namespace
-        block_bytes = 0 if namespace is None else namespace.block_bytes
+        moved_bytes = 0
+        for part in transfer.parts:
+            outcomes = part.outcomes
+            is_done = np.array([outcome is Outcome.DONE for outcome in outcomes], dtype=np.bool_)
+            moved_bytes += int(np.count_nonzero(is_done)) * part.block_bytes
+            if transfer.request_id is not None and not is_done.all():
+                self._note_failed(transfer.request_id, part, is_done)
         return TransferResult(
             job_id=job_id,
             success=True,
-            transfer_size=int(np.count_nonzero(is_done)) * block_bytes,
+            transfer_size=moved_bytes,
             transfer_time=self._clock_s() - transfer.start_s,
+        )
+
+    def _note_failed(self, request_id: str, part: TransferPart, is_done: Any) -> None:
+        self._engine.failed_requests.add(request_id)
+        failed_block_ids = part.block_ids[~is_done].tolist()
+        if self._engine.is_loaded_whole:
+            self._failed_request_ids.add(request_id)
+        else:
+            self._failed_block_ids.update(failed_block_ids)
+        logger.warning(
+            "%d of %d blocks were not loaded (%s); the engine computes %s",
+            len(failed_block_ids),
+            len(is_done),
+            part.outcomes[int(np.argmin(is_done))].name,
+            "their request from its beginning" if self._engine.is_loaded_whole else "them",
         )
 
 
@@ -179,6 +237,17 @@ def make_load_stream(device: str, *, waits_for_steps: bool) -> Any:
     if device == "cpu" or waits_for_steps:
         return None
     return torch.cuda.Stream(device=device)
+
+
+def _find_load_stream(engine: EngineStore, *, waits_for_steps: bool) -> Any:
+    """Blocks that left a window, and states, are given up while their request runs: there loads
+    always wait for the step that may still read them.
+    """
+    paged = engine.groups[0].paged if engine.groups else None
+    return make_load_stream(
+        "cpu" if paged is None else paged.device,
+        waits_for_steps=waits_for_steps or engine.is_loaded_whole,
+    )
 
 
 def _end_all(jobs: list[Any]) -> None:
@@ -197,5 +266,9 @@ def _end_all(jobs: list[Any]) -> None:
             )
 
 
+def _list_jobs(transfers: Iterable[Transfer]) -> list[Any]:
+    return [it.job for transfer in transfers for it in transfer.parts if it.job is not None]
+
+
 def _is_over(transfer: Transfer) -> bool:
-    return transfer.job is None or transfer.job.done()
+    return all(part.job is None or part.job.done() for part in transfer.parts)

@@ -1,8 +1,9 @@
 """One run of a real engine in a process of its own: reads a plan as JSON, writes tokens as JSON.
 
 Plan: model; extra (kv_connector_extra_config, None: without kvtier); num_requests; rounds, each
-"ask" or "reset"; seed; num_ranks (absent: one worker, in this process); and faults: every
-`fail_every`th load lacks its second half, `flips_bytes` spoils what was loaded.
+"ask" or "reset"; seed; num_device_blocks; tells_events; num_ranks (absent: one worker, in this
+process); and faults: every `fail_every`th load lacks its second half, `flips_bytes` spoils what was
+loaded.
 """
 
 import json
@@ -72,6 +73,53 @@ def count_failed_requests(failed_requests):
     RankPlanner.take_report = take_report_and_count
 
 
+def collect_events(engine):
+    """Returns a dictionary that will count what the engine publishes, by kind and medium."""
+    counts = {}
+
+    def publish(batch):
+        for event in batch.events:
+            name = f"{type(event).__name__} {getattr(event, 'medium', None)}"
+            name += " with tokens" if getattr(event, "token_ids", None) else ""
+            num_blocks = len(getattr(event, "block_hashes", [None]))
+            counts[name] = counts.get(name, 0) + num_blocks
+
+    core = engine.llm_engine.engine_core.engine_core
+    core.scheduler.kv_event_publisher.publish = publish
+    return counts
+
+
+def make_options(plan):
+    """Returns what the plan says of the connector, the ranks and the events."""
+    options = {}
+    if plan["extra"] is not None:
+        options["kv_transfer_config"] = {
+            "kv_connector": "KvtierConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": plan["extra"],
+        }
+    if "num_ranks" in plan:
+        options["tensor_parallel_size"] = plan["num_ranks"]
+        options["distributed_executor_backend"] = "mp"
+        if plan["extra"] is not None:
+            options["kv_transfer_config"]["kv_connector_module_path"] = "faulty_ranks"
+    if plan.get("tells_events"):
+        from vllm.config import KVEventsConfig
+
+        options["kv_events_config"] = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+    return options
+
+
+def read_metrics(engine):
+    metrics = {}
+    for metric in engine.get_metrics():
+        value = getattr(metric, "value", None)
+        if value is not None:
+            tier = metric.labels.get("tier")
+            metrics[metric.name + (f":{tier}" if tier else "")] = value
+    return metrics
+
+
 def main(plan, out):
     # For workers in processes of their own, which inherit it.
     os.environ["KVTIER_TEST_FAULTS"] = json.dumps(
@@ -94,20 +142,9 @@ def main(plan, out):
     Namespace.attach = attach_with_faults
     from vllm import LLM, SamplingParams
 
-    options = {}
-    if plan["extra"] is not None:
-        options["kv_transfer_config"] = {
-            "kv_connector": "KvtierConnector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": plan["extra"],
-        }
     failed_requests = []
-    if "num_ranks" in plan:
-        options["tensor_parallel_size"] = plan["num_ranks"]
-        options["distributed_executor_backend"] = "mp"
-        if plan["extra"] is not None:
-            options["kv_transfer_config"]["kv_connector_module_path"] = "faulty_ranks"
-            count_failed_requests(failed_requests)
+    if "num_ranks" in plan and plan["extra"] is not None:
+        count_failed_requests(failed_requests)
     engine = LLM(
         model=plan["model"],
         dtype="float32",
@@ -116,11 +153,14 @@ def main(plan, out):
         block_size=BLOCK_TOKENS,
         max_model_len=1024,
         max_num_seqs=4,
-        num_gpu_blocks_override=NUM_DEVICE_BLOCKS,
+        num_gpu_blocks_override=plan.get("num_device_blocks", NUM_DEVICE_BLOCKS),
         disable_log_stats=False,
-        **options,
+        **make_options(plan),
     )
-    sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False)
+    events = collect_events(engine) if plan.get("tells_events") else {}
+    sampling = SamplingParams(
+        temperature=0, max_tokens=plan.get("max_tokens", 40), ignore_eos=True, detokenize=False
+    )
     prompts = [{"prompt_token_ids": prompt} for prompt in make_prompts(plan)]
     answers = []
     for step in plan["rounds"]:
@@ -129,17 +169,14 @@ def main(plan, out):
             continue
         outputs = engine.generate(prompts, sampling, use_tqdm=False)
         answers.append([list(output.outputs[0].token_ids) for output in outputs])
-    metrics = {}
-    for metric in engine.get_metrics():
-        value = getattr(metric, "value", None)
-        if value is not None:
-            tier = metric.labels.get("tier")
-            metrics[metric.name + (f":{tier}" if tier else "")] = value
     loads = {
         "num_loads": sum(it.num_loads for it in attached),
         "num_failed": sum(it.num_failed for it in attached) + len(failed_requests),
+        "num_groups": len(attached),
     }
-    out.write_text(json.dumps({"answers": answers, "metrics": metrics, **loads}))
+    out.write_text(
+        json.dumps({"answers": answers, "metrics": read_metrics(engine), "events": events, **loads})
+    )
 
 
 if __name__ == "__main__":

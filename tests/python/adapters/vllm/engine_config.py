@@ -21,6 +21,22 @@ class MLAAttentionSpec(FullAttentionSpec):
 
 
 class SlidingWindowSpec(FullAttentionSpec):
+    sliding_window = 96
+
+
+class ChunkedLocalAttentionSpec(FullAttentionSpec):
+    attention_chunk_size = 128
+
+
+class MambaSpec:
+    block_size = 16
+    page_size_bytes = 32768
+    mamba_cache_mode = "align"
+    shapes: tuple[tuple[int, ...], ...] = ((3, 64), (4, 16, 32))
+    dtypes = ("float32", "float32")
+
+
+class CrossAttentionSpec(FullAttentionSpec):
     pass
 
 

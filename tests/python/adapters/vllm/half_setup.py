@@ -50,8 +50,8 @@ def make_engine(*, rules: RequestRules | None = None, **extra: Any) -> EngineSto
     )
 
 
-def attach_tensors(engine: EngineStore) -> list[Any]:
-    """Gives the engine two layers of KV, filled so that no two bytes of a column are alike."""
+def make_tensors() -> list[Any]:
+    """Two layers of KV, filled so that no two bytes of a column are alike."""
     import torch
 
     tensors = []
@@ -59,6 +59,12 @@ def attach_tensors(engine: EngineStore) -> list[Any]:
         number = torch.arange(NUM_DEVICE_BLOCKS * layer_bytes, dtype=torch.int64)
         filled = (number * 2654435761 >> 7) + layer * 31
         tensors.append(filled.to(torch.int8).reshape(NUM_DEVICE_BLOCKS, layer_bytes))
+    return tensors
+
+
+def attach_tensors(engine: EngineStore) -> list[Any]:
+    """Gives an engine with one group its KV."""
+    tensors = make_tensors()
     fragments = [
         FragmentPlace(it, 0, layer_bytes, layer_bytes) for it, layer_bytes in enumerate(LAYER_BYTES)
     ]

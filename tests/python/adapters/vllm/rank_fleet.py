@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
-import vllm_engine  # noqa: F401
+import vllm_engine
 from half_setup import hash_of
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
@@ -20,8 +19,10 @@ from kvtier.adapters.vllm.rank_messages import RankReport
 from kvtier.adapters.vllm.rank_planner import RankPlanner
 from kvtier.adapters.vllm.rank_setup import RankShape
 from kvtier.adapters.vllm.rank_worker import RankWorker
-from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
+from kvtier.adapters.vllm.transfer_specs import GroupSave, LoadSpec, SaveSpec
 from kvtier.paged_geometry import FragmentPlace, PagedGeometry
+
+torch: Any = vllm_engine.torch
 
 NUM_DEVICE_BLOCKS = 32
 END_S = 20.0
@@ -50,11 +51,13 @@ class Fleet:
         return np.stack([namespace.key(hash_of(it)) for it in range(first, first + num_blocks)])
 
     def save(self, block_ids: list[int], first: int = 0) -> int:
-        spec = SaveSpec(self.keys(len(block_ids), first), None, "s", self.engine.generation)
+        spec = SaveSpec(
+            (GroupSave(self.keys(len(block_ids), first), None),), "s", self.engine.generation
+        )
         return self._step(store=(device_blocks(block_ids), spec))
 
     def load(self, block_ids: list[int], first: int = 0, request_id: str = "r") -> int:
-        spec = LoadSpec(self.keys(len(block_ids), first), request_id, self.engine.generation)
+        spec = LoadSpec((self.keys(len(block_ids), first),), request_id, self.engine.generation)
         return self._step(load=(spec, device_blocks(block_ids)))
 
     def step(self, ranks: list[int] | None = None) -> None:

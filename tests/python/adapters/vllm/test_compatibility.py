@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from engine_config import (
+    CrossAttentionSpec,
     FullAttentionSpec,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
     make_config,
@@ -97,18 +99,62 @@ def test_an_engine_of_another_make_is_refused(changes: dict[str, object], words:
         assert word in str(raised.value)
 
 
-def test_a_model_with_several_groups_is_refused() -> None:
-    groups = make_kv_config(FullAttentionSpec(), SlidingWindowSpec())
-    with pytest.raises(kvtier.UnsupportedError, match="2 groups"):
-        check_engine(make_config("m"), groups)
+def test_models_with_windows_and_states_are_served() -> None:
+    groups = make_kv_config(FullAttentionSpec(), SlidingWindowSpec(), MambaSpec())
+    check_engine(make_config("m"), groups)
+    check_engine(make_config("m"), make_kv_config(SlidingWindowSpec()))
+    layers = {"a": FullAttentionSpec(), "b": SlidingWindowSpec()}
+    check_engine(make_config("m"), make_kv_config(SimpleNamespace(kv_cache_specs=layers)))
 
 
-def test_layers_that_are_not_full_attention_are_refused() -> None:
-    with pytest.raises(kvtier.UnsupportedError, match="SlidingWindowSpec"):
-        check_engine(make_config("m"), make_kv_config(SlidingWindowSpec()))
-    mixed = SimpleNamespace(kv_cache_specs={"a": FullAttentionSpec(), "b": SlidingWindowSpec()})
-    with pytest.raises(kvtier.UnsupportedError, match="SlidingWindowSpec"):
-        check_engine(make_config("m"), make_kv_config(mixed))
+@pytest.mark.parametrize(
+    "specs", [(FullAttentionSpec(), FullAttentionSpec()), (SlidingWindowSpec(),), (MambaSpec(),)]
+)
+def test_a_vllm_that_cannot_compute_a_whole_request_again_is_refused(
+    specs: tuple[object, ...],
+) -> None:
+    config = make_config("m")
+    with pytest.raises(kvtier.UnsupportedError, match=r"vLLM 0\.32 or later"):
+        check_engine(config, make_kv_config(*specs), can_fail_requests=False)
+    check_engine(config, make_kv_config(), can_fail_requests=False)
+
+
+def test_layers_of_a_kind_that_is_not_served_are_refused() -> None:
+    for spec in (
+        CrossAttentionSpec(),
+        SimpleNamespace(kv_cache_specs={"a": FullAttentionSpec(), "b": CrossAttentionSpec()}),
+    ):
+        with pytest.raises(kvtier.UnsupportedError, match="CrossAttentionSpec"):
+            check_engine(make_config("m"), make_kv_config(FullAttentionSpec(), spec))
+
+
+def test_a_state_that_is_not_kept_block_by_block_is_refused() -> None:
+    state = MambaSpec()
+    state.mamba_cache_mode = "none"
+    with pytest.raises(kvtier.UnsupportedError, match=r"'none'.*--mamba-cache-mode align"):
+        check_engine(make_config("m"), make_kv_config(FullAttentionSpec(), state))
+
+
+def test_blocks_that_vllm_does_not_hash_one_by_one_are_refused() -> None:
+    state, other = MambaSpec(), FullAttentionSpec()
+    other.block_size = 48
+    check_engine(make_config("m"), make_kv_config(other, state))
+    state.mamba_cache_mode = "all"
+    check_engine(make_config("m"), make_kv_config(FullAttentionSpec(), state))
+    with pytest.raises(
+        kvtier.UnsupportedError, match=r"16 and 48 tokens.*--mamba-cache-mode align"
+    ):
+        check_engine(make_config("m"), make_kv_config(other, state))
+
+
+@pytest.mark.parametrize("specs", [(FullAttentionSpec(), FullAttentionSpec()), (MambaSpec(),)])
+def test_windows_and_groups_need_the_worker_in_the_scheduler_s_process(
+    specs: tuple[object, ...],
+) -> None:
+    config = make_config("m", parallel_config__distributed_executor_backend="mp")
+    check_engine(config, make_kv_config())
+    with pytest.raises(kvtier.UnsupportedError, match="--distributed-executor-backend uni"):
+        check_engine(config, make_kv_config(*specs))
 
 
 def test_an_unproved_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -114,3 +114,10 @@ def test_the_same_value_under_two_names_is_no_contradiction() -> None:
 
 def test_what_the_adapter_itself_adds_is_no_unknown_name() -> None:
     parse_connector_settings({"spec_name": "KvtierSpec", "spec_module_path": "x"})
+
+
+def test_whether_events_describe_themselves_is_said_to_vllm_and_so_no_text() -> None:
+    assert parse_connector_settings({"self_describing_kv_events": True}).device == "cpu"
+    # vLLM would take it for true.
+    problem = problems_of(self_describing_kv_events="false")
+    assert "self_describing_kv_events: expected true or false, got 'false'" in problem

@@ -2,58 +2,32 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from engine_runs import RUN_S, run_child, run_plan, write_model
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed", allow_module_level=True)
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[3]
-RUN_S = 900
 NUM_REQUESTS = 40
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}",
-}
 Run: TypeAlias = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.timeout(3 * RUN_S)
 
 
-def run_child(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, str(HERE / script), *arguments],
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_S,
-    )
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    done = run_child("tiny_model.py", str(folder))
-    assert done.returncode == 0, done.stderr
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("out") / "answers.json"
 
-    def run_plan(extra: dict[str, Any] | None, *rounds: str, **faults: Any) -> dict[str, Any]:
+    def run_one(extra: dict[str, Any] | None, *rounds: str, **faults: Any) -> dict[str, Any]:
         plan = {
             "model": str(model),
             "extra": extra,
@@ -61,12 +35,9 @@ def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
             "rounds": rounds,
             **faults,
         }
-        done = run_child("engine_child.py", json.dumps(plan), str(out))
-        assert done.returncode == 0, done.stderr[-4000:]
-        answered: dict[str, Any] = json.loads(out.read_text())
-        return answered
+        return run_plan(plan, out)
 
-    return run_plan
+    return run_one
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from engine_config import (
 )
 
 from kvtier.adapters.vllm.engine_identity import describe_engine, find_fingerprint, fold_adapter
+from kvtier.adapters.vllm.kv_groups import find_groups
 
 WHERE = {"version": "0.32.0", "device_name": "a GPU"}
 
@@ -26,9 +27,10 @@ def model(tmp_path: Path) -> Path:
 
 
 def describe(config: Any, kv_config: Any = None, **where: str) -> dict[str, object]:
-    return describe_engine(
-        config, kv_config or make_kv_config(), fingerprint=None, **{**WHERE, **where}
-    )
+    """What the engine and its groups say together."""
+    groups = find_groups(config, kv_config or make_kv_config())
+    whole = describe_engine(config, fingerprint=None, **{**WHERE, **where})
+    return {**whole, "groups": groups}
 
 
 def test_a_restart_with_the_same_configuration_has_the_same_identity(model: Path) -> None:

@@ -6,12 +6,15 @@ import pytest
 from half_setup import make_engine
 
 import kvtier
+from kvtier.adapters.vllm.connector_settings import parse_connector_settings
 from kvtier.adapters.vllm.engine_store import (
     EngineStore,
     acquire_engine_store,
     find_engine_store,
     release_engine_store,
 )
+from kvtier.adapters.vllm.kv_groups import KvGroup
+from kvtier.adapters.vllm.request_chain import RequestRules
 
 
 @pytest.fixture
@@ -58,6 +61,23 @@ def test_a_store_that_cannot_be_opened_leaves_nothing_behind(
         acquire_engine_store("e", "WORKER", fail)
     acquire_engine_store("e", "WORKER", make)
     release_engine_store("e", "WORKER")
+
+
+@pytest.mark.parametrize(
+    ("group", "is_whole"),
+    [
+        (KvGroup(), False),
+        (KvGroup(is_only=False), True),
+        (KvGroup(kind="SlidingWindowSpec", window_tokens=96), True),
+        (KvGroup(kind="MambaSpec", window_tokens=1), True),
+    ],
+)
+def test_a_load_counts_block_by_block_only_where_nothing_is_skipped(
+    group: KvGroup, is_whole: bool
+) -> None:
+    settings = parse_connector_settings({"kv_device": "off"})
+    engine = EngineStore(settings, identity={}, rules=RequestRules(), groups=(group,))
+    assert engine.is_loaded_whole is is_whole
 
 
 def test_an_engine_that_is_off_opens_nothing() -> None:

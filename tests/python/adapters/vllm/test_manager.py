@@ -43,10 +43,10 @@ def put_blocks(engine: EngineStore, manager: KvtierManager, request: Request, en
     """Saves the first blocks of a request as the worker would; returns what was to be saved."""
     manager.resolve(request, 0)
     output = manager.prepare_store(request.offload_keys(0, end), request.context)
-    keys = output.store_spec.keys
+    keys = output.store_spec.groups[0].keys
     assert engine.namespace is not None
     data = np.zeros((len(keys), engine.namespace.block_bytes), dtype=np.uint8)
-    result = engine.namespace.put(keys, data, parent=output.store_spec.parent)
+    result = engine.namespace.put(keys, data, parent=output.store_spec.groups[0].parent)
     assert result.num_accepted == len(keys)
     return output
 
@@ -96,11 +96,11 @@ def test_only_what_is_not_there_is_saved_beneath_what_is(
     engine: EngineStore, manager: KvtierManager
 ) -> None:
     first = put_blocks(engine, manager, Request("a", 6), end=3)
-    assert first.store_spec.parent is None
+    assert first.store_spec.groups[0].parent is None
     request = Request("b", 6)
     second = put_blocks(engine, manager, request, end=6)
     assert second.keys_to_store == request.offload_keys(3)
-    assert second.store_spec.parent == first.store_spec.keys[2].tobytes()
+    assert second.store_spec.groups[0].parent == first.store_spec.groups[0].keys[2].tobytes()
     third = manager.prepare_store(request.offload_keys(), request.context)
     assert third.keys_to_store == []
 
@@ -112,7 +112,7 @@ def test_blocks_offered_in_the_middle_have_the_one_before_as_parent(
     first = put_blocks(engine, manager, request, end=2)
     output = manager.prepare_store(request.offload_keys(2, 5), request.context)
     assert output.keys_to_store == request.offload_keys(2, 5)
-    assert output.store_spec.parent == first.store_spec.keys[1].tobytes()
+    assert output.store_spec.groups[0].parent == first.store_spec.groups[0].keys[1].tobytes()
 
 
 def test_generated_blocks_are_left_out_for_a_request_that_says_so(
@@ -212,9 +212,9 @@ def test_what_is_about_to_be_loaded_cannot_be_deleted(
     spec = manager.prepare_load(request.offload_keys(1, 4), request.context)
     assert spec.request_id == "b"
     assert engine.namespace is not None
-    assert engine.namespace.delete(spec.keys) == 0
+    assert engine.namespace.delete(spec.groups[0]) == 0
     manager.complete_load(request.offload_keys(1, 4), request.context)
-    assert engine.namespace.delete(spec.keys[:1]) == 3
+    assert engine.namespace.delete(spec.groups[0][:1]) == 3
 
 
 def test_a_store_that_closed_by_itself_stops_no_request(

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import vllm_engine  # noqa: F401
+import vllm_engine
 from half_setup import IDENTITY
 from rank_fleet import (
     END_S,
@@ -30,6 +29,8 @@ from kvtier.adapters.vllm.request_chain import RequestRules
 from kvtier.adapters.vllm.transfer_specs import LoadSpec
 from kvtier.block_plan import PlanResult
 from kvtier.paged_worker import WorkerJob
+
+torch: Any = vllm_engine.torch
 
 PART_BYTES = (4096, 1096)
 
@@ -137,7 +138,7 @@ def test_after_a_flush_no_plan_touches_the_blocks(make_fleet: Callable[..., Flee
     fleet.finish(fleet.save([3, 9]))
     before = [tensor.clone() for tensor in fleet.tensors]
     worker = fleet.ranks[0]
-    spec = LoadSpec(fleet.keys(2), "r", 0)
+    spec = LoadSpec((fleet.keys(2),), "r", 0)
     metadata = OffloadingConnectorMetadata(
         load_jobs={900: as_entry(spec, device_blocks([20, 21]))}, store_jobs={}, jobs_to_flush=None
     )
@@ -222,7 +223,7 @@ def test_what_was_loaded_before_a_reset_is_not_told_after_it(
     fleet = make_fleet()
     fleet.finish(fleet.save([3, 9]))
     worker = fleet.ranks[0]
-    spec = LoadSpec(fleet.keys(2), "r", 0)
+    spec = LoadSpec((fleet.keys(2),), "r", 0)
     entry = as_entry(spec, device_blocks([20, 21]))
     sent = fleet.planner.plan(OffloadingConnectorMetadata({900: entry}, {}, None))
     worker.receive(sent)

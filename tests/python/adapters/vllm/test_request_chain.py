@@ -3,10 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 import kvtier
-from kvtier.adapters.vllm.request_chain import PrefetchWait, RequestChain, RequestRules, make_keys
+from kvtier.adapters.vllm.request_chain import PrefetchWait, RequestChain, make_keys
+
+FOUND = np.ones(8, dtype=np.bool_)
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def hashes_of(num_blocks: int, request: int = 0) -> list[bytes]:
 @pytest.fixture
 def make_chain() -> Callable[..., RequestChain]:
     def make(hashes: list[bytes], context: bytes = b"") -> RequestChain:
-        return RequestChain(hashes, context=context, num_prompt_blocks=1, rules=RequestRules())
+        return RequestChain(hashes, context=context, num_prompt_blocks=1)
 
     return make
 
@@ -95,7 +98,7 @@ def test_another_context_gives_other_keys(
     hashes = hashes_of(3)
     chain = make_chain(hashes)
     before = {key.tobytes() for key in chain.keys(namespace, 0, 3)}
-    chain.set_found(0, 3)
+    chain.set_found(0, FOUND[:3])
     chain.change_context(b"e" * 16)
     after = {key.tobytes() for key in chain.keys(namespace, 0, 3)}
     assert not before & after
@@ -106,9 +109,11 @@ def test_another_context_gives_other_keys(
 def test_what_was_found_is_what_was_noted_last(make_chain: Callable[..., RequestChain]) -> None:
     hashes = hashes_of(6)
     chain = make_chain(hashes)
-    chain.set_found(2, 5)
+    chain.set_found(2, FOUND[:3])
     assert chain.found == set(hashes[2:5])
-    chain.set_found(2, 2)
+    chain.set_found(2, np.array([True, False, True, False]))
+    assert chain.found == {hashes[2], hashes[4]}
+    chain.set_found(2, FOUND[:0])
     assert chain.found == set()
 
 

@@ -10,4 +10,5 @@ if importlib.util.find_spec("vllm") is None:
 with warnings.catch_warnings():
     # What vLLM's own imports warn of is not ours to fail for.
     warnings.simplefilter("ignore")
+    import torch  # noqa: F401
     import vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector  # noqa: F401

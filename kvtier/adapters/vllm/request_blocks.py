@@ -1,0 +1,71 @@
+"""RequestBlocks: the blocks of one request in all groups, and what holds for the request.
+
+Not thread-safe: used by the scheduler's thread only.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kvtier.adapters.vllm.block_hashes import view_hashes
+from kvtier.adapters.vllm.request_chain import (
+    NOTHING_FOUND,
+    PrefetchWait,
+    RequestChain,
+    RequestRules,
+)
+from kvtier.adapters.vllm.stored_group import GROUP_BYTES, StoredGroup
+
+
+class RequestBlocks:
+    """One chain a group, in the order of the groups."""
+
+    def __init__(
+        self, request: Any, groups: Sequence[StoredGroup], *, context: bytes, rules: RequestRules
+    ) -> None:
+        self.chains = tuple(
+            RequestChain(
+                view_hashes(request.block_hashes, group.num_hashes),
+                context=context,
+                num_prompt_blocks=request.num_prompt_tokens // group.block_tokens,
+            )
+            for group in groups
+        )
+        self.rules = rules
+        self.is_pending = False
+        """What was found is not near enough yet: ask again."""
+        self.wait: PrefetchWait | None = None
+        """Set when the request's prefetch was started; there is one for each request."""
+        suffixes = [group.key_suffix for group in groups]
+        self._chain_of = dict(zip(suffixes, self.chains, strict=True))
+
+    def is_found(self, key: bytes) -> bool:
+        """Says of one of vLLM's keys whether the last lookup found its block."""
+        chain = self._chain_of.get(key[-GROUP_BYTES:])
+        return chain is not None and key[:-GROUP_BYTES] in chain.found
+
+    def forget_found(self) -> None:
+        """From now on nothing was found, until the next lookup."""
+        for chain in self.chains:
+            chain.set_found(0, NOTHING_FOUND)
+
+    def forbid_loading(self) -> None:
+        """Makes every further lookup a miss."""
+        self.rules = RequestRules(
+            is_loading=False,
+            is_saving=self.rules.is_saving,
+            saves_decode=self.rules.saves_decode,
+        )
+
+    def change_context(self, context: bytes) -> None:
+        """From now on all blocks are others, under other keys."""
+        for chain in self.chains:
+            chain.change_context(context)
+
+    def split(self, keys: Iterable[bytes]) -> list[list[bytes]]:
+        """Returns the hashes in vLLM's keys, one list a group; those of no group are left out."""
+        hashes: dict[bytes, list[bytes]] = {suffix: [] for suffix in self._chain_of}
+        for key in keys:
+            listed = hashes.get(key[-GROUP_BYTES:])
+            if listed is not None:
+                listed.append(key[:-GROUP_BYTES])
+        return list(hashes.values())

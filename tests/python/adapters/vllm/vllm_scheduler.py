@@ -1,0 +1,75 @@
+"""vLLM's own scheduler half of its offloading connector, on a manager of ours."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from group_setup import WINDOW_BLOCK_TOKENS, WINDOW_GROUP
+from half_setup import BLOCK_TOKENS, Request
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_offload.base import OffloadingKVEventsConfig
+
+from kvtier.adapters.vllm.manager import KvtierManager
+
+SHAPE: dict[str, Any] = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
+
+
+class ManagedScheduler:
+    """Two groups: full attention, and a window."""
+
+    def __init__(self, manager: KvtierManager, window_tokens: int) -> None:
+        full = FullAttentionSpec(block_size=BLOCK_TOKENS, **SHAPE)
+        window = SlidingWindowSpec(
+            block_size=WINDOW_BLOCK_TOKENS, sliding_window=window_tokens, **SHAPE
+        )
+        # vLLM numbers the groups of its configuration; those between are none of the connector's.
+        groups = [
+            SimpleNamespace(kv_cache_spec=spec, layer_names=["l"], is_eagle_group=False)
+            for spec in (full, full, full, window)
+        ]
+        sizes = ((0, BLOCK_TOKENS), (WINDOW_GROUP.group_id, WINDOW_BLOCK_TOKENS))
+        spec: Any = SimpleNamespace(
+            config=SimpleNamespace(
+                groups=[
+                    SimpleNamespace(group_id=group_id, tokens_per_block=block_tokens)
+                    for group_id, block_tokens in sizes
+                ]
+            ),
+            blocks_per_chunk=1,
+            tokens_per_hash=BLOCK_TOKENS,
+            tokens_per_block=tuple(block_tokens for _, block_tokens in sizes),
+            offload_prompt_only=False,
+            get_manager=lambda: manager,
+            kv_events_config=OffloadingKVEventsConfig(False, False),
+        )
+        config: Any = SimpleNamespace(
+            cache_config=SimpleNamespace(
+                prefix_cache_retention_interval=None, enable_prefix_caching=True
+            ),
+            speculative_config=None,
+            parallel_config=SimpleNamespace(decode_context_parallel_size=1, world_size=1),
+        )
+        kv_config: Any = SimpleNamespace(kv_cache_groups=groups)
+        self._scheduler = OffloadingConnectorScheduler(spec, config, kv_config)
+
+    def find_hit(self, request: Request, num_computed_tokens: int = 0) -> int | None:
+        """Returns how many tokens vLLM would load."""
+        asked: Any = SimpleNamespace(
+            request_id=request.request_id,
+            num_tokens=len(request.block_hashes) * BLOCK_TOKENS,
+            num_prompt_tokens=request.num_prompt_tokens,
+            block_hashes=request.block_hashes,
+            kv_transfer_params=None,
+            kv_hints=None,
+            skip_reading_prefix_cache=False,
+        )
+        self._scheduler.on_new_request(asked)
+        num_tokens, _ = self._scheduler.get_num_new_matched_tokens(asked, num_computed_tokens)
+        return num_tokens
+
+
+def make_scheduler(manager: KvtierManager, *, window_tokens: int) -> ManagedScheduler:
+    return ManagedScheduler(manager, window_tokens)
