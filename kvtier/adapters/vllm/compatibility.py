@@ -115,13 +115,6 @@ def _check_groups(vllm_config: Any, kv_cache_config: Any, can_fail_requests: boo
             "this version of vLLM serves a connector with one of full attention only: use vLLM "
             "0.32 or later, or leave kvtier out"
         )
-    if (len(groups) > 1 or has_windows) and has_ranks(vllm_config):
-        raise UnsupportedError(
-            f"the model has {len(groups)} groups of KV layers ({', '.join(dict.fromkeys(kinds))}) "
-            "and its workers run in processes of their own, where kvtier serves full attention "
-            "only: use --tensor-parallel-size 1 --distributed-executor-backend uni, and on a CPU "
-            "set VLLM_ENABLE_V1_MULTIPROCESSING=0; or leave kvtier out"
-        )
 
 
 def _check_block_sizes(groups: Any) -> None:

@@ -36,7 +36,7 @@ from kvtier.adapters.vllm.engine_store import (
     acquire_engine_store,
     release_engine_store,
 )
-from kvtier.adapters.vllm.kv_groups import find_backend_names, find_groups
+from kvtier.adapters.vllm.kv_groups import find_groups
 from kvtier.adapters.vllm.manager import KvtierManager
 from kvtier.adapters.vllm.rank_messages import RankHandshake, RankMetadata, RankReport
 from kvtier.adapters.vllm.rank_planner import RankPlanner
@@ -70,7 +70,7 @@ class KvtierConnector(OffloadingConnector):
         self._half = role.name
         self._engine: EngineStore | None = None
         self._planner: RankPlanner | None = None
-        self._backend_names: list[str] = []
+        self._group_layouts: list[str] = []
         # Inside a MultiConnector it is that one's.
         outer_config = get_current_vllm_config_or_none() or vllm_config
         self._is_inside = outer_config.kv_transfer_config is not transfer_config
@@ -79,8 +79,9 @@ class KvtierConnector(OffloadingConnector):
                 self._engine_id, self._half, lambda: _open_engine(vllm_config, kv_cache_config)
             )
         else:
-            (group,) = kv_cache_config.kv_cache_groups
-            self._backend_names = find_backend_names(vllm_config, group.layer_names)
+            # How layers lay out their blocks is known where they are.
+            groups = find_groups(vllm_config, kv_cache_config)
+            self._group_layouts = [group.layout for group in groups]
         if self._engine is not None and has_ranks(vllm_config):
             self._planner = RankPlanner(self._engine)
         _select_spec(vllm_config)
@@ -143,7 +144,7 @@ class KvtierConnector(OffloadingConnector):
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         results = super().get_transfer_results(finished_req_ids)
         worker = self.connector_worker.worker
-        if isinstance(worker, KvtierWorker):
+        if isinstance(worker, KvtierWorker | RankWorker):
             results.failed_recving.update(worker.take_failed_request_ids())
         return results
 
@@ -198,8 +199,11 @@ class KvtierConnector(OffloadingConnector):
         worker = self._rank_worker
         if worker is None:
             return None
-        layout = f"{worker.shape.layout} {self._backend_names}"
-        return RankHandshake(replace(worker.shape, layout=layout))
+        groups = tuple(
+            replace(group, layout=f"{group.layout} {layout}")
+            for group, layout in zip(worker.shape.groups, self._group_layouts, strict=True)
+        )
+        return RankHandshake(replace(worker.shape, groups=groups))
 
     def _receive(self, metadata: Any) -> None:
         if self._rank_worker is not None and isinstance(metadata, RankMetadata):

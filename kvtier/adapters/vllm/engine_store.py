@@ -14,7 +14,7 @@ import kvtier
 from kvtier.adapters.vllm.connector_settings import ConnectorSettings
 from kvtier.adapters.vllm.instance_folder import divide_budget, open_store
 from kvtier.adapters.vllm.kv_groups import KvGroup
-from kvtier.adapters.vllm.rank_setup import RankSetup, RankShape
+from kvtier.adapters.vllm.rank_setup import GroupSetup, RankSetup, RankShape
 from kvtier.adapters.vllm.request_chain import RequestRules
 from kvtier.adapters.vllm.stored_group import StoredGroup
 from kvtier.core_log import logger, warn_once
@@ -133,26 +133,39 @@ class EngineStore:
             raise UnsupportedError(
                 f"expected {self.num_ranks} workers, heard of {[it.rank for it in ranks]}"
             )
-        kinds = {(it.block_tokens, it.num_device_blocks, it.device == "cpu") for it in ranks}
-        sizes = {it.block_bytes for it in ranks}
-        if len(kinds) > 1 or (self._is_replicated and len(sizes) > 1):
-            raise UnsupportedError(
-                f"the workers' blocks differ: {sorted(kinds)}, {sorted(sizes)} bytes"
-            )
         first = ranks[0]
-        part_bytes = [it.block_bytes for it in (ranks[:1] if self._is_replicated else ranks)]
-        layouts = sorted({it.layout for it in ranks})
-        (kv_group,) = self._kv_groups
-        namespace = self._open_namespace(
-            kv_group, part_bytes, first.block_tokens, " ".join(layouts)
-        )
+        kinds = {(it.num_device_blocks, it.device == "cpu", len(it.groups)) for it in ranks}
+        if len(kinds) > 1 or len(first.groups) != len(self._kv_groups):
+            raise UnsupportedError(f"the workers' blocks differ: {sorted(kinds)}")
+        for index, kv_group in enumerate(self._kv_groups):
+            shapes_of_group = [it.groups[index] for it in ranks]
+            part_bytes = [it.block_bytes for it in shapes_of_group]
+            sizes = {(it.block_tokens, it.num_hashes) for it in shapes_of_group}
+            if len(sizes) > 1 or (self._is_replicated and len(set(part_bytes)) > 1):
+                raise UnsupportedError(
+                    f"the workers' blocks differ: {sorted(sizes)}, {part_bytes} bytes"
+                )
+            namespace = self._open_namespace(
+                kv_group,
+                part_bytes[:1] if self._is_replicated else part_bytes,
+                shapes_of_group[0].block_tokens,
+                " ".join(sorted({it.layout for it in shapes_of_group})),
+            )
+            group = StoredGroup(
+                group=kv_group,
+                namespace=namespace,
+                paged=None,
+                num_hashes=shapes_of_group[0].num_hashes,
+            )
+            self._add_group(group, first.device, first.num_device_blocks)
         self.rank_setup = RankSetup(
             arena=self.store.arena_handle(),
-            namespace_id=namespace.id,
-            part_bytes=tuple(part_bytes),
+            groups=tuple(
+                GroupSetup(namespace_id=group.namespace.id, part_bytes=group.namespace.part_bytes)
+                for group in self.groups
+            ),
+            is_loaded_whole=self.is_loaded_whole,
         )
-        group = StoredGroup(group=kv_group, namespace=namespace, paged=None)
-        self._add_group(group, first.device, first.num_device_blocks)
 
     def reset(self) -> None:
         """Ends every transfer, planned ones too: the device's blocks may vanish, or be others."""

@@ -4,7 +4,7 @@ Not thread-safe: used by the scheduler's thread only.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +15,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.rank_messages import RankMetadata, RankReport
 from kvtier.adapters.vllm.rank_setup import RankShape
-from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
-from kvtier.block_plan import FAILED
+from kvtier.adapters.vllm.stored_group import StoredGroup
+from kvtier.adapters.vllm.transfer_specs import GroupSave, LoadSpec, SaveSpec
+from kvtier.block_plan import FAILED, BlockPlan
 from kvtier.core_log import logger
 from kvtier.errors import KvtierError
 from kvtier.planned_job import PlannedJob
@@ -29,34 +30,42 @@ _NOTHING_MOVED: Final[dict[str, Any]] = {
 }
 
 
+@dataclass(slots=True)
+class PlannedTransfer:
+    """A transfer of vLLM's that the store has not all behind itself."""
+
+    jobs: list[PlannedJob[Any]]
+    """One for each group that has blocks in it."""
+    is_exhausted: bool = False
+    """The ranks were told that no more plans will come."""
+
+
 class RankPlanner:
-    """Makes a plan job of each transfer, and brings the ranks' answers to the store."""
+    """Makes plan jobs of each transfer, and brings the ranks' answers to the store."""
 
     def __init__(self, engine: EngineStore) -> None:
         self._engine = engine
-        # Job of vLLM -> the store's; until the store has it behind itself.
-        self._jobs: dict[int, PlannedJob[Any]] = {}
-        self._exhausted: set[int] = set()
+        self._transfers: dict[int, PlannedTransfer] = {}
         self._shapes: dict[int, RankShape] = {}
         engine.abandon_transfers = self._cancel_all
 
     def plan(self, metadata: OffloadingConnectorMetadata) -> RankMetadata:
         """Returns the step's metadata with all plans that can be sent by now."""
-        exhausted = []
         for job_id, entry in metadata.load_jobs.items():
-            exhausted += self._begin(job_id, entry.src_spec)
+            self._begin(job_id, entry.src_spec)
         for job_id, entry in metadata.store_jobs.items():
-            exhausted += self._begin(job_id, entry.dst_spec)
-        plans = []
-        for job_id, job in list(self._jobs.items()):
-            if job_id not in self._exhausted:
-                plans += [(job_id, plan) for plan in job.take_plans()]
-                if job.are_plans_exhausted:
+            self._begin(job_id, entry.dst_spec)
+        plans: list[tuple[int, BlockPlan]] = []
+        exhausted: list[int] = []
+        for job_id, transfer in list(self._transfers.items()):
+            if not transfer.is_exhausted:
+                for job in transfer.jobs:
+                    plans += [(job_id, plan) for plan in job.take_plans()]
+                if all(job.are_plans_exhausted for job in transfer.jobs):
+                    transfer.is_exhausted = True
                     exhausted.append(job_id)
-                    self._exhausted.add(job_id)
-            elif job.done():
-                del self._jobs[job_id]
-                self._exhausted.discard(job_id)
+            if transfer.is_exhausted and all(job.done() for job in transfer.jobs):
+                del self._transfers[job_id]
         return RankMetadata.extend(
             metadata,
             setup=self._engine.rank_setup,
@@ -89,26 +98,32 @@ class RankPlanner:
                 # Or its slots would be kept for ever.
                 store.finish_plan(replace(answer, status=FAILED, **_NOTHING_MOVED))
 
-    def _begin(self, job_id: int, spec: Any) -> list[int]:
-        """Starts a job; returns it when there will be no plans for it."""
-        namespace = self._engine.namespace
-        if namespace is not None and spec.generation == self._engine.generation:
+    def _begin(self, job_id: int, spec: LoadSpec | SaveSpec) -> None:
+        """Starts a transfer; a group of it that cannot be planned has no plans."""
+        transfer = self._transfers[job_id] = PlannedTransfer([])
+        if spec.generation != self._engine.generation:
+            return
+        for group, entry in zip(self._engine.groups, spec.groups, strict=False):
             try:
-                self._jobs[job_id] = self._plan_job(spec)
+                job = self._plan_job(group, entry, spec)
             except KvtierError as error:
                 logger.warning("a transfer was not planned: %s", error)
             else:
-                return []
-        return [job_id]
+                if job is not None:
+                    transfer.jobs.append(job)
 
-    def _plan_job(self, spec: LoadSpec | SaveSpec) -> PlannedJob[Any]:
-        namespace = self._engine.namespace
-        assert namespace is not None
+    def _plan_job(
+        self, group: StoredGroup, entry: Any, spec: LoadSpec | SaveSpec
+    ) -> PlannedJob[Any] | None:
+        namespace = group.namespace
         if isinstance(spec, LoadSpec):
+            if not len(entry):
+                return None
             num_ranks = self._engine.num_ranks
-            (keys,) = spec.groups
-            return namespace.plan_load(keys, num_ranks=num_ranks, request=spec.request_id)
-        (save,) = spec.groups
+            return namespace.plan_load(entry, num_ranks=num_ranks, request=spec.request_id)
+        save: GroupSave = entry
+        if not len(save.keys):
+            return None
         return namespace.plan_save(
             save.keys,
             num_ranks=len(namespace.part_bytes),
@@ -119,5 +134,6 @@ class RankPlanner:
 
     def _cancel_all(self) -> None:
         """Ends what is planned. Ranks that have begun end it themselves: see RankWorker.receive."""
-        for job in self._jobs.values():
-            job.cancel()
+        for transfer in self._transfers.values():
+            for job in transfer.jobs:
+                job.cancel()

@@ -9,17 +9,35 @@ from kvtier.arena_view import ArenaHandle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankShape:
-    """What a rank has of each block."""
+class GroupShape:
+    """What a rank has of each block of one group."""
 
-    rank: int
     block_bytes: int
     block_tokens: int
-    num_device_blocks: int
+    num_hashes: int
+    """Hashes that the engine makes for each block."""
     layout: str
     """How its bytes lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShape:
+    """What a rank has of each block, in the order of the groups."""
+
+    rank: int
+    groups: tuple[GroupShape, ...]
+    num_device_blocks: int
     device: str
     """"cpu" or "cuda:N"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSetup:
+    """Where a rank's parts of one group's blocks belong."""
+
+    namespace_id: str
+    part_bytes: tuple[int, ...]
+    """Bytes of each part of a block; one part for all ranks when each has the same bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +45,6 @@ class RankSetup:
     """What a rank needs to reach the store's host memory."""
 
     arena: ArenaHandle
-    namespace_id: str
-    part_bytes: tuple[int, ...]
-    """Bytes of each part of a block; one part for all ranks when each has the same bytes."""
+    groups: tuple[GroupSetup, ...]
+    is_loaded_whole: bool
+    """Whether a request with one block not loaded has to begin anew."""

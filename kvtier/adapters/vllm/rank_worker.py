@@ -30,18 +30,27 @@ from kvtier.paged_worker import PagedWorker, WorkerJob
 from kvtier.results import I64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPart:
+    """What a transfer moves of one group."""
+
+    block_ids: I64
+    """int64[num_blocks]: the engine's blocks."""
+    is_moved: npt.NDArray[np.bool_]
+    """bool[num_blocks]: moved by this rank, and right."""
+
+
 @dataclass(slots=True, kw_only=True)
 class RankTransfer:
     """A save or load that the engine has not been told the end of."""
 
-    block_ids: I64
-    """int64[num_blocks]: the engine's blocks."""
+    parts: tuple[RankPart, ...]
+    """One a group."""
     request_id: str | None
     """The request that waits for a load; None for a save."""
     start_s: float
-    is_moved: npt.NDArray[np.bool_]
-    """bool[num_blocks]: moved by this rank, and right."""
-    jobs: list[tuple[BlockPlan, WorkerJob]] = field(default_factory=list)
+    jobs: list[tuple[int, BlockPlan, WorkerJob]] = field(default_factory=list)
+    """(position of the group, plan, job)."""
     is_exhausted: bool = False
     """No more plans will come, or none of them will be carried out."""
     is_dropped: bool = False
@@ -58,7 +67,7 @@ class RankWorker(OffloadingWorker):
     def __init__(
         self,
         tensors: Sequence[Any],
-        geometry: PagedGeometry,
+        geometries: Sequence[PagedGeometry],
         shape: RankShape,
         *,
         loads_wait_for_steps: bool = True,
@@ -68,12 +77,13 @@ class RankWorker(OffloadingWorker):
         self.is_known = False
         """Whether the scheduler's process has heard of the shape."""
         self._tensors = list(tensors)
-        self._geometry = geometry
+        self._geometries = list(geometries)
         self._loads_wait_for_steps = loads_wait_for_steps
         self._clock_s = clock_s
-        self._is_set_up = False
         self._view: ArenaView | None = None
-        self._paged: PagedWorker | None = None
+        self._setup: RankSetup | None = None
+        # Namespace -> position of the group, and who moves its blocks.
+        self._paged: dict[bytes, tuple[int, PagedWorker]] = {}
         self._load_stream: Any = None
         self._received: RankMetadata | None = None
         self._generation = 0
@@ -84,6 +94,7 @@ class RankWorker(OffloadingWorker):
         self._exhausted: set[int] = set()
         self._answers: list[PlanResult] = []
         self._failed_block_ids: set[int] = set()
+        self._failed_request_ids: set[str] = set()
         self._failed_requests: set[str] = set()
 
     def receive(self, metadata: RankMetadata) -> None:
@@ -95,14 +106,15 @@ class RankWorker(OffloadingWorker):
             return
         self._received = metadata
         self.is_known = self.is_known or metadata.setup is not None
-        if metadata.setup is not None and not self._is_set_up:
+        if metadata.setup is not None and self._setup is None:
             self._set_up(metadata.setup)
         if metadata.generation != self._generation:
             self._generation = metadata.generation
             self._drop(self._transfers.values())
             for transfer in self._transfers.values():
                 # What was loaded before it is not for whoever asks after it.
-                transfer.is_moved[:] = False
+                for part in transfer.parts:
+                    part.is_moved[:] = False
         self._announced.update(metadata.load_jobs, metadata.store_jobs)
         for job_id, plan in metadata.plans:
             if job_id in self._announced:
@@ -139,7 +151,7 @@ class RankWorker(OffloadingWorker):
         transfers = [self._transfers[job_id] for job_id in job_ids if job_id in self._transfers]
         until_s = self._clock_s() + FLUSH_WAIT_S
         for transfer in transfers:
-            for _, job in transfer.jobs:
+            for _, _, job in transfer.jobs:
                 with contextlib.suppress(TimeoutError):
                     job.wait(max(0.0, until_s - self._clock_s()))
         self._drop(transfers)
@@ -154,8 +166,13 @@ class RankWorker(OffloadingWorker):
         failed, self._failed_block_ids = self._failed_block_ids, set()
         return failed
 
+    def take_failed_request_ids(self) -> set[str]:
+        """Returns the requests that have to be computed from their beginning after a load."""
+        failed, self._failed_request_ids = self._failed_request_ids, set()
+        return failed
+
     def take_failed_requests(self) -> set[str]:
-        """Returns the requests that those blocks were for."""
+        """Returns the requests that loads since the last call failed for, in either way."""
         failed, self._failed_requests = self._failed_requests, set()
         return failed
 
@@ -163,7 +180,7 @@ class RankWorker(OffloadingWorker):
         self._drop(self._transfers.values())
         self._transfers.clear()
         self._plans.clear()
-        self._paged = None
+        self._paged.clear()
         if self._view is not None:
             with contextlib.suppress(KvtierError):
                 self._view.close()
@@ -171,38 +188,47 @@ class RankWorker(OffloadingWorker):
 
     def _set_up(self, setup: RankSetup) -> None:
         """Maps the store's memory. Without it plans are answered as failed, and vLLM computes."""
-        self._is_set_up = True
+        self._setup = setup
         rank = self.shape.rank
+        paged: dict[bytes, tuple[int, PagedWorker]] = {}
         try:
             self._view = ArenaView.open(setup.arena)
-            self._paged = PagedWorker(
-                self._view,
-                self._tensors,
-                self._geometry,
-                namespace_id=setup.namespace_id,
-                part_bytes=setup.part_bytes,
-                # One part: each rank has the same bytes.
-                parts=rank if len(setup.part_bytes) > 1 else 0,
-                rank=rank,
-            )
+            for index, group in enumerate(setup.groups):
+                worker = PagedWorker(
+                    self._view,
+                    self._tensors,
+                    self._geometries[index],
+                    namespace_id=group.namespace_id,
+                    part_bytes=group.part_bytes,
+                    # One part: each rank has the same bytes.
+                    parts=rank if len(group.part_bytes) > 1 else 0,
+                    rank=rank,
+                )
+                paged[bytes.fromhex(group.namespace_id)] = (index, worker)
         except KvtierError as error:
             logger.warning("rank %d saves and loads nothing: %s", rank, error)
             return
+        self._paged = paged
         self._load_stream = make_load_stream(
-            self._paged.device, waits_for_steps=self._loads_wait_for_steps
+            self.shape.device,
+            waits_for_steps=self._loads_wait_for_steps or setup.is_loaded_whole,
         )
 
     def _add(
         self, job_id: int, device_spec: Any, generation: int, *, request_id: str | None
     ) -> None:
-        block_ids = device_spec.block_ids.astype(np.int64)
+        ends = np.cumsum(device_spec.group_sizes)
+        # vLLM's blocks stand in the order of the groups.
+        block_ids = np.split(device_spec.block_ids.astype(np.int64), ends[:-1])
         # Made before a reset: what the blocks hold by now is not what the keys say.
         is_dropped = generation != self._generation
         transfer = RankTransfer(
-            block_ids=block_ids,
+            parts=tuple(
+                RankPart(block_ids=ids, is_moved=np.zeros(len(ids), dtype=np.bool_))
+                for ids in block_ids
+            ),
             request_id=request_id,
             start_s=self._clock_s(),
-            is_moved=np.zeros(len(block_ids), dtype=np.bool_),
             is_exhausted=is_dropped or job_id in self._exhausted,
             is_dropped=is_dropped,
         )
@@ -218,47 +244,62 @@ class RankWorker(OffloadingWorker):
             # All ranks have the same bytes, and one saves them: nobody waits for the others.
             return
         reason = "the engine has its blocks back"
-        if transfer is not None and not transfer.is_dropped and self._paged is not None:
+        known = self._paged.get(plan.namespace_id)
+        if transfer is not None and not transfer.is_dropped and known is not None:
+            index, worker = known
             stream = self._load_stream if plan.is_load else None
             try:
-                job = self._paged.submit(plan, transfer.block_ids, stream)
+                job = worker.submit(plan, transfer.parts[index].block_ids, stream)
             except KvtierError as error:
                 reason = str(error)
                 logger.warning("a plan was not begun: %s", error)
             else:
-                transfer.jobs.append((plan, job))
+                transfer.jobs.append((index, plan, job))
                 return
         self._answers.append(PlanResult.failed(plan, rank, reason))
 
     def _take_answers(self, transfer: RankTransfer) -> None:
         """Moves what has ended from the transfer's jobs to the answers."""
         left = []
-        for plan, job in transfer.jobs:
+        for index, plan, job in transfer.jobs:
             answer = job.poll()
             if answer is None:
-                left.append((plan, job))
+                left.append((index, plan, job))
                 continue
             self._answers.append(answer)
             if answer.status in {DONE, CORRUPT}:
-                transfer.is_moved[plan.block_indices] = True
-                transfer.is_moved[answer.undefined_indices] = False
+                is_moved = transfer.parts[index].is_moved
+                is_moved[plan.block_indices] = True
+                is_moved[answer.undefined_indices] = False
         transfer.jobs = left
 
     def _finish(self, job_id: int, transfer: RankTransfer) -> TransferResult:
-        num_moved = int(np.count_nonzero(transfer.is_moved))
-        if transfer.request_id is not None and num_moved < len(transfer.block_ids):
-            self._failed_block_ids.update(transfer.block_ids[~transfer.is_moved].tolist())
-            self._failed_requests.add(transfer.request_id)
-            logger.warning(
-                "%d of %d blocks were not loaded; the engine computes them",
-                len(transfer.block_ids) - num_moved,
-                len(transfer.block_ids),
-            )
+        moved_bytes = 0
+        for part, group in zip(transfer.parts, self.shape.groups, strict=True):
+            num_moved = int(np.count_nonzero(part.is_moved))
+            moved_bytes += num_moved * group.block_bytes
+            if transfer.request_id is not None and num_moved < len(part.block_ids):
+                self._note_failed(transfer.request_id, part)
         return TransferResult(
             job_id=job_id,
             success=True,
-            transfer_size=num_moved * self.shape.block_bytes,
+            transfer_size=moved_bytes,
             transfer_time=self._clock_s() - transfer.start_s,
+        )
+
+    def _note_failed(self, request_id: str, part: RankPart) -> None:
+        self._failed_requests.add(request_id)
+        failed_block_ids = part.block_ids[~part.is_moved].tolist()
+        is_loaded_whole = self._setup is not None and self._setup.is_loaded_whole
+        if is_loaded_whole:
+            self._failed_request_ids.add(request_id)
+        else:
+            self._failed_block_ids.update(failed_block_ids)
+        logger.warning(
+            "%d of %d blocks were not loaded; the engine computes %s",
+            len(failed_block_ids),
+            len(part.block_ids),
+            "their request from its beginning" if is_loaded_whole else "them",
         )
 
     def _drop(self, transfers: Iterable[RankTransfer]) -> None:
@@ -269,10 +310,10 @@ class RankWorker(OffloadingWorker):
         listed = list(transfers)
         for transfer in listed:
             transfer.is_dropped = transfer.is_exhausted = True
-            for _, job in transfer.jobs:
+            for _, _, job in transfer.jobs:
                 job.cancel()
         for transfer in listed:
-            for _, job in transfer.jobs:
+            for _, _, job in transfer.jobs:
                 _wait_for_end(job)
             self._take_answers(transfer)
 

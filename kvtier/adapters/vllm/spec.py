@@ -17,7 +17,7 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from kvtier.adapters.vllm.connector_settings import LOADS_WAIT
 from kvtier.adapters.vllm.engine_store import find_engine_store
 from kvtier.adapters.vllm.manager import KvtierManager
-from kvtier.adapters.vllm.rank_setup import RankShape
+from kvtier.adapters.vllm.rank_setup import GroupShape, RankShape
 from kvtier.adapters.vllm.rank_worker import RankWorker
 from kvtier.adapters.vllm.store_metrics import define_metrics
 from kvtier.adapters.vllm.worker import KvtierWorker
@@ -54,8 +54,6 @@ class KvtierSpec(OffloadingSpec):
         tensors = [cache.tensor for cache in kv_caches.tensors]
         if self._engine is None:
             return self._get_rank_worker(kv_caches, tensors)
-        # vLLM 0.26 hashes block by block where it has one group, the only case served there.
-        hash_tokens = getattr(self, "tokens_per_hash", self.tokens_per_block[0])
         for refs, block_tokens in zip(
             kv_caches.group_data_refs, self.tokens_per_block, strict=True
         ):
@@ -64,22 +62,38 @@ class KvtierSpec(OffloadingSpec):
                 place_fragments(kv_caches, refs),
                 num_device_blocks=len(tensors[0]),
                 block_tokens=block_tokens,
-                num_hashes=count_hashes(block_tokens, hash_tokens),
+                num_hashes=count_hashes(block_tokens, self._hash_tokens),
             )
         return KvtierWorker(self._engine, loads_wait_for_steps=self._loads_wait_for_steps)
 
+    @property
+    def _hash_tokens(self) -> int:
+        # vLLM 0.26 hashes block by block where it has one group, the only case served there.
+        return int(getattr(self, "tokens_per_hash", self.tokens_per_block[0]))
+
     def _get_rank_worker(self, kv_caches: CanonicalKVCaches, tensors: list[Any]) -> RankWorker:
-        (refs,) = kv_caches.group_data_refs
-        geometry = PagedGeometry(fragments=tuple(place_fragments(kv_caches, refs)))
+        geometries = [
+            PagedGeometry(fragments=tuple(place_fragments(kv_caches, refs)))
+            for refs in kv_caches.group_data_refs
+        ]
+        groups = tuple(
+            GroupShape(
+                block_bytes=geometry.block_bytes,
+                block_tokens=block_tokens,
+                num_hashes=count_hashes(block_tokens, self._hash_tokens),
+                layout=geometry.layout,
+            )
+            for geometry, block_tokens in zip(geometries, self.tokens_per_block, strict=True)
+        )
         shape = RankShape(
             rank=self._rank,
-            block_bytes=geometry.block_bytes,
-            block_tokens=self.tokens_per_block[0],
+            groups=groups,
             num_device_blocks=len(tensors[0]),
-            layout=geometry.layout,
             device=str(tensors[0].device),
         )
-        return RankWorker(tensors, geometry, shape, loads_wait_for_steps=self._loads_wait_for_steps)
+        return RankWorker(
+            tensors, geometries, shape, loads_wait_for_steps=self._loads_wait_for_steps
+        )
 
 
 def place_fragments(kv_caches: CanonicalKVCaches, refs: Any) -> list[FragmentPlace]:

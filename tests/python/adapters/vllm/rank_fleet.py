@@ -17,7 +17,7 @@ from vllm.v1.kv_offload.base import GPULoadStoreSpec
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.rank_messages import RankReport
 from kvtier.adapters.vllm.rank_planner import RankPlanner
-from kvtier.adapters.vllm.rank_setup import RankShape
+from kvtier.adapters.vllm.rank_setup import GroupShape, RankShape
 from kvtier.adapters.vllm.rank_worker import RankWorker
 from kvtier.adapters.vllm.transfer_specs import GroupSave, LoadSpec, SaveSpec
 from kvtier.paged_geometry import FragmentPlace, PagedGeometry
@@ -32,16 +32,24 @@ class Fleet:
     """A scheduler and its ranks, with vLLM's channel between them: every message is pickled."""
 
     def __init__(
-        self, engine: EngineStore, part_bytes: tuple[int, ...], *, has_handshake: bool
+        self,
+        engine: EngineStore,
+        part_bytes: tuple[int, ...],
+        *,
+        has_handshake: bool,
+        num_groups: int = 1,
     ) -> None:
         self.engine = engine
         self.planner = RankPlanner(engine)
         self.tensors = [make_tensor(rank, num_bytes) for rank, num_bytes in enumerate(part_bytes)]
-        self.ranks = [make_rank(rank, tensor) for rank, tensor in enumerate(self.tensors)]
+        self.ranks = [
+            make_rank(rank, tensor, num_groups) for rank, tensor in enumerate(self.tensors)
+        ]
         if has_handshake:
             self.planner.add_shapes([rank.shape for rank in self.ranks])
         self.ended: list[set[int]] = [set() for _ in self.ranks]
         self.failed_block_ids: set[int] = set()
+        self.failed_request_ids: set[str] = set()
         self._delayed: dict[int, tuple[Any, Any]] = {}
         self._next_job_id = 0
 
@@ -66,7 +74,7 @@ class Fleet:
     def finish(self, job_id: int) -> None:
         """Steps until every rank has ended the job, and the store all that was planned."""
         until_s = time.monotonic() + END_S
-        while self.planner._jobs or not all(job_id in ended for ended in self.ended):
+        while self.planner._transfers or not all(job_id in ended for ended in self.ended):
             assert time.monotonic() < until_s, f"job {job_id} does not end: {self.ended}"
             self.step()
 
@@ -98,6 +106,7 @@ class Fleet:
         worker = self.ranks[rank]
         self.ended[rank] |= {it.job_id for it in worker.get_finished()}
         self.failed_block_ids |= worker.take_failed_block_ids()
+        self.failed_request_ids |= worker.take_failed_request_ids()
         return RankReport.extend(
             OffloadingWorkerMetadata(),
             answers=worker.take_answers(),
@@ -125,15 +134,21 @@ def make_tensor(rank: int, num_bytes: int) -> Any:
     return filled.to(torch.int8).reshape(NUM_DEVICE_BLOCKS, num_bytes)
 
 
-def make_rank(rank: int, tensor: Any) -> RankWorker:
+def make_rank(rank: int, tensor: Any, num_groups: int = 1) -> RankWorker:
+    """Groups share the tensor; a page of a later one is shorter than the room it has."""
     num_bytes = tensor.shape[1]
-    geometry = PagedGeometry(fragments=(FragmentPlace(0, 0, num_bytes, num_bytes),))
-    shape = RankShape(
-        rank=rank,
-        block_bytes=num_bytes,
-        block_tokens=4,
-        num_device_blocks=NUM_DEVICE_BLOCKS,
-        layout=geometry.layout,
-        device="cpu",
+    geometries = [
+        PagedGeometry(fragments=(FragmentPlace(0, 0, num_bytes, num_bytes - 96 * index),))
+        for index in range(num_groups)
+    ]
+    groups = tuple(
+        GroupShape(
+            block_bytes=geometry.block_bytes,
+            block_tokens=4,
+            num_hashes=1,
+            layout=geometry.layout,
+        )
+        for geometry in geometries
     )
-    return RankWorker([tensor], geometry, shape)
+    shape = RankShape(rank=rank, groups=groups, num_device_blocks=NUM_DEVICE_BLOCKS, device="cpu")
+    return RankWorker([tensor], geometries, shape)

@@ -147,16 +147,6 @@ def test_blocks_that_vllm_does_not_hash_one_by_one_are_refused() -> None:
         check_engine(make_config("m"), make_kv_config(other, state))
 
 
-@pytest.mark.parametrize("specs", [(FullAttentionSpec(), FullAttentionSpec()), (MambaSpec(),)])
-def test_windows_and_groups_need_the_worker_in_the_scheduler_s_process(
-    specs: tuple[object, ...],
-) -> None:
-    config = make_config("m", parallel_config__distributed_executor_backend="mp")
-    check_engine(config, make_kv_config())
-    with pytest.raises(kvtier.UnsupportedError, match="--distributed-executor-backend uni"):
-        check_engine(config, make_kv_config(*specs))
-
-
 def test_an_unproved_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "kvtier"):
         check_version("0.32.0+cpu")

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import vllm_engine
-from half_setup import IDENTITY
+from group_setup import PREFIX_GROUP, WINDOW_GROUP
+from half_setup import IDENTITY, hash_of
 from rank_fleet import (
     END_S,
     NUM_DEVICE_BLOCKS,
@@ -20,15 +22,17 @@ from rank_fleet import (
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
 )
+from vllm.v1.kv_offload.base import GPULoadStoreSpec
 
 import kvtier
 from kvtier.adapters.vllm.connector_settings import parse_connector_settings
 from kvtier.adapters.vllm.engine_store import EngineStore
+from kvtier.adapters.vllm.kv_groups import KvGroup
 from kvtier.adapters.vllm.rank_messages import RankReport
 from kvtier.adapters.vllm.request_chain import RequestRules
-from kvtier.adapters.vllm.transfer_specs import LoadSpec
+from kvtier.adapters.vllm.transfer_specs import GroupSave, LoadSpec, SaveSpec
 from kvtier.block_plan import PlanResult
-from kvtier.paged_worker import WorkerJob
+from kvtier.paged_worker import PagedWorker, WorkerJob
 
 torch: Any = vllm_engine.torch
 
@@ -43,6 +47,7 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
     def make(part_bytes: tuple[int, ...] = PART_BYTES, **options: Any) -> Fleet:
         is_replicated = options.pop("is_replicated", False)
         has_handshake = options.pop("has_handshake", True)
+        groups = options.pop("groups", (KvGroup(),))
         extra = {"kv_max_cpu_memory": "4MiB", **options}
         engine = EngineStore(
             parse_connector_settings(extra),
@@ -50,9 +55,10 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
             rules=RequestRules(),
             num_ranks=len(part_bytes),
             is_replicated=is_replicated,
+            groups=groups,
         )
         engines.append(engine)
-        made.append(Fleet(engine, part_bytes, has_handshake=has_handshake))
+        made.append(Fleet(engine, part_bytes, has_handshake=has_handshake, num_groups=len(groups)))
         return made[-1]
 
     yield make
@@ -117,7 +123,7 @@ def test_what_one_rank_cannot_load_is_named_and_the_request_loads_no_more(
     def refuse(*_: object) -> None:
         raise kvtier.UsageError("planted")
 
-    monkeypatch.setattr(fleet.ranks[1]._paged.__class__, "submit", refuse)
+    monkeypatch.setattr(PagedWorker, "submit", refuse)
     fleet.finish(fleet.load([20, 21, 22], request_id="unlucky"))
     assert fleet.failed_block_ids == {20, 21, 22}
     assert fleet.engine.failed_requests == {"unlucky"}
@@ -228,7 +234,7 @@ def test_what_was_loaded_before_a_reset_is_not_told_after_it(
     sent = fleet.planner.plan(OffloadingConnectorMetadata({900: entry}, {}, None))
     worker.receive(sent)
     worker.submit_load(900, spec, device_blocks([20, 21]))
-    for _, job in worker._transfers[900].jobs:
+    for _, _, job in worker._transfers[900].jobs:
         job.wait()
     worker._take_answers(worker._transfers[900])
     fleet.engine.reset()
@@ -247,7 +253,7 @@ def test_an_answer_that_does_not_fit_frees_the_slots(make_fleet: Callable[..., F
     )
     fleet.planner.take_report(RankReport(answers=[wrong]))
     until_s = time.monotonic() + END_S
-    while fleet.planner._jobs:
+    while fleet.planner._transfers:
         assert time.monotonic() < until_s
         fleet.step(ranks=[1])
 
@@ -276,6 +282,32 @@ def test_shapes_may_come_with_the_first_report(make_fleet: Callable[..., Fleet])
 def test_equal_kv_of_other_sizes_is_refused(make_fleet: Callable[..., Fleet]) -> None:
     with pytest.raises(kvtier.UnsupportedError, match="differ"):
         make_fleet(part_bytes=(4096, 8192), is_replicated=True)
+
+
+def test_groups_have_their_own_blocks_in_one_transfer(make_fleet: Callable[..., Fleet]) -> None:
+    fleet = make_fleet(groups=(PREFIX_GROUP, WINDOW_GROUP))
+    before = [tensor.clone() for tensor in fleet.tensors]
+    keys = [
+        np.stack([group.namespace.key(hash_of(it)) for it in range(num_blocks)])
+        for group, num_blocks in zip(fleet.engine.groups, (3, 2), strict=True)
+    ]
+    saves = (GroupSave(keys[0], None), GroupSave(keys[1], None, is_chain=False))
+    rows = GPULoadStoreSpec([3, 9, 4, 5, 6], group_sizes=[3, 2], block_indices=[0, 0])
+    fleet.finish(fleet._step(store=(rows, SaveSpec(saves, "s", 0))))
+    rows = GPULoadStoreSpec([20, 21, 22, 23, 24], group_sizes=[3, 2], block_indices=[0, 0])
+    fleet.finish(fleet._step(load=(LoadSpec(tuple(keys), "r", 0), rows)))
+    for tensor, old in zip(fleet.tensors, before, strict=True):
+        page_bytes = tensor.shape[1] - 96
+        assert torch.equal(tensor[[20, 21, 22]], old[[3, 9, 4]])
+        assert torch.equal(tensor[[23, 24], :page_bytes], old[[5, 6], :page_bytes])
+        assert torch.equal(tensor[[23, 24], page_bytes:], old[[23, 24], page_bytes:])
+    assert fleet.failed_request_ids == set()
+    # Of one group nothing, of the other all: the request has to begin anew.
+    lost = LoadSpec((keys[0], keys[1] ^ 0xFF), "unlucky", 0)
+    fleet.finish(fleet._step(load=(lost, rows)))
+    assert fleet.failed_request_ids == {"unlucky"}
+    assert fleet.failed_block_ids == set()
+    assert fleet.engine.failed_requests == {"unlucky"}
 
 
 @pytest.mark.parametrize(

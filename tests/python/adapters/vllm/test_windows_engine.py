@@ -58,3 +58,12 @@ def test_tokens_are_the_same_after_a_restart_and_failed_loads(run: Run, disk_fol
     assert again["num_failed"] > 0
     assert again["metrics"]["vllm:kvtier_hits:disk"] > 0
     assert again["metrics"]["vllm:kvtier_hits:host"] > 0
+
+
+def test_two_ranks_with_windows_give_the_same_tokens(run: Run) -> None:
+    extra = {"kv_device": "cpu", "kv_max_cpu_memory": "16MiB"}
+    (expected,) = run(None, num_ranks=2)["answers"]
+    again = run(extra, fail_every=10, rounds=["ask", "ask"], num_ranks=2)
+    assert [it == expected for it in again["answers"]] == [True] * 2
+    assert again["num_failed"] > 0
+    assert again["metrics"]["vllm:kvtier_hits:host"] > 0
