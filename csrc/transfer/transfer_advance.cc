@@ -349,14 +349,10 @@ void TransferEngine::Impl::publish_done(TransferJob& job, Direction& direction) 
     // The job itself is fine; only that nobody can be ordered after it before it has ended.
     return;
   }
-  const Status recorded = direction.pipe->record_done(job, made.value());
-  if (!recorded.is_ok()) {
-    device_.destroy_event(made.value());
-    return;
-  }
+  auto done = std::make_shared<const ReadyPoint>(device_, made.value());
+  if (!direction.pipe->record_done(job, done->event()).is_ok()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  job.done = made.value();
-  job.is_done_recorded = true;
+  job.done = std::move(done);
   // A call of the system, so not for nothing.
   if (num_order_waits_ > 0) jobs_changed_.notify_all();
 }

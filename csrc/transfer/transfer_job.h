@@ -12,6 +12,7 @@
 #include "device/fragment_table.h"
 #include "transfer/block_sums.h"
 #include "transfer/page_locked_ranges.h"
+#include "transfer/ready_point.h"
 #include "transfer/transfer_types.h"
 
 namespace kvtier::transfer {
@@ -53,8 +54,9 @@ struct TransferJob {
   Status status;
 
   // Guarded by the engine's mutex.
-  Event done;  // After the last byte; owned until the result is polled.
-  bool is_done_recorded = false;
+  // After the last byte; null: not recorded yet, or ended. Callers who order streams after it hold
+  // it, so that they need no mutex while the device is told.
+  std::shared_ptr<const ReadyPoint> done;
   bool is_ended = false;  // The result is there, and nobody touches the buffers any more.
   TransferResult result;
 
