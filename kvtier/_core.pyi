@@ -46,6 +46,15 @@ from kvtier._core_fields import (
 from kvtier._core_fields import (
     VerifyReport as VerifyReport,
 )
+from kvtier._core_worker import (
+    ArenaView as ArenaView,
+)
+from kvtier._core_worker import (
+    PagedWorker as PagedWorker,
+)
+from kvtier._core_worker import (
+    WorkerJob as WorkerJob,
+)
 
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
@@ -89,6 +98,7 @@ class Store:
     ) -> U8: ...
     def put_async(
         self,
+        job: Job,
         namespace_index: int,
         keys: U8,
         addresses: U64,
@@ -97,10 +107,11 @@ class Store:
         chain: bool,
         request_hash: int,
         timeout_s: float,
-    ) -> Job:
+    ) -> None:
         """`holders` is let go by a later call of any kind, after the job has ended."""
     def get_async(
         self,
+        job: Job,
         namespace_index: int,
         keys: U8,
         addresses: U64,
@@ -108,7 +119,7 @@ class Store:
         prefix: bool,
         request_hash: int,
         timeout_s: float,
-    ) -> Job: ...
+    ) -> None: ...
     def attach(
         self,
         namespace_index: int,
@@ -122,24 +133,26 @@ class Store:
         """cuda_ordinal -1: the host. `holders` keeps the tensors valid."""
     def plan_save(
         self,
+        job: Job,
         namespace_index: int,
         keys: U8,
-        ranks: tuple[bytes, int, int],
+        ranks: tuple[bytes, tuple[int, ...], int],
         parent: bytes | None,
         chain: bool,
         request_hash: int,
         timeout_s: float,
-    ) -> Job:
-        """ranks: (namespace_id, num_parts, num_ranks)."""
+    ) -> None:
+        """ranks: (namespace_id, part_bytes, num_ranks)."""
     def plan_load(
         self,
+        job: Job,
         namespace_index: int,
         keys: U8,
-        ranks: tuple[bytes, int, int],
+        ranks: tuple[bytes, tuple[int, ...], int],
         prefix: bool,
         request_hash: int,
         timeout_s: float,
-    ) -> Job: ...
+    ) -> None: ...
     def finish_plan(
         self,
         fields: tuple[int, bytes, int, str, str, int, int],
@@ -170,44 +183,11 @@ class Store:
     def drain_log(self) -> list[tuple[str, str]]:
         """Lines from background threads since the last call; the Python layer logs them."""
 
-class ArenaView:
-    """A store's memory in another process. May block: constructor, close."""
-
-    def __init__(self, places: Sequence[tuple[bytes, int, int, int, bytes]]) -> None: ...
-    def num_bytes(self) -> int: ...
-    def close(self, timeout_s: float) -> None: ...
-    def is_closed(self) -> bool: ...
-    def abandon_after_fork(self) -> None: ...
-
-class PagedWorker:
-    """Keeps the view alive, as do its jobs."""
-
-    def __init__(
-        self,
-        view: ArenaView,
-        namespace_id: bytes,
-        part_bytes: Sequence[int],
-        parts: tuple[int, int, int],
-        cuda_ordinal: int,
-        tensors: Sequence[tuple[int, int]],
-        fragments: Sequence[tuple[int, int, int, int]],
-        holders: object,
-        options: Mapping[str, object],
-    ) -> None:
-        """parts: (first, num_parts, generation)."""
-    def submit(self, plan: Mapping[str, object], block_ids: I64, stream_id: int) -> WorkerJob: ...
-    def stats(self) -> dict[str, int | str]: ...
-
-class WorkerJob:
-    def is_ended(self) -> bool: ...
-    def wait(self, timeout_s: float) -> tuple[str, str, U64, I64]:
-        """(status, message, checksums, undefined_indices). TimeoutError: it goes on."""
-    def cancel(self) -> None: ...
-    def order_stream_after(self, stream_id: int, timeout_s: float) -> None: ...
-
 class Job:
-    """Made by Store.put_async and get_async; keeps the store alive."""
+    """Made before Store.put_async and others start it; keeps the store alive."""
 
+    def __init__(self, store: Store) -> None: ...
+    def has_begun(self) -> bool: ...
     @property
     def job_id(self) -> int: ...
     @property
@@ -219,7 +199,9 @@ class Job:
     def cancel(self) -> None: ...
     def undefined_block_ids(self) -> I64:
         """Of a load that ended; of a planned one the positions in its keys."""
-    def take_plans(self, timeout_s: float) -> list[PlanFields]: ...
+    def take_plans(self, timeout_s: float, taken: list[PlanFields]) -> None:
+        """Appends them to `taken`, which is empty; when it raises, nothing was taken."""
+    def put_back_plans(self, plan_ids: Sequence[int]) -> None: ...
     def are_plans_exhausted(self) -> bool: ...
     def order_stream_after(self, stream_id: int, timeout_s: float) -> None: ...
 
@@ -228,6 +210,7 @@ class Attachment:
 
     def save(
         self,
+        job: Job,
         keys: U8,
         block_ids: I64,
         stream_id: int,
@@ -235,16 +218,17 @@ class Attachment:
         chain: bool,
         request_hash: int,
         timeout_s: float,
-    ) -> Job: ...
+    ) -> None: ...
     def load(
         self,
+        job: Job,
         keys: U8,
         block_ids: I64,
         stream_id: int,
         prefix: bool,
         request_hash: int,
         timeout_s: float,
-    ) -> Job: ...
+    ) -> None: ...
     def detach(self) -> None: ...
     def stats(self) -> dict[str, int | str]: ...
 

@@ -45,6 +45,7 @@ class PlanFields(TypedDict):
     is_load: bool
     num_ranks: int
     namespace_id: bytes
+    part_bytes: tuple[int, ...]
     block_indices: I64
     slot_offsets: U64
     keys: U8

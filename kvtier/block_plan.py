@@ -30,6 +30,8 @@ class BlockPlan:
     is_load: bool
     num_ranks: int
     namespace_id: bytes
+    part_bytes: tuple[int, ...]
+    """Of all parts of a block, as Namespace.part_bytes."""
     block_indices: I64
     """int64[num_blocks]: positions in the call's keys."""
     slot_offsets: U64

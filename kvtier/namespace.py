@@ -205,7 +205,7 @@ class Namespace:
         """
         key_array = as_key_array(keys)
         source = source_addresses(data, len(key_array), self._identity.block_bytes)
-        core_job = self._core_store.put_async(
+        arguments = (
             self._namespace_index,
             key_array,
             source.addresses,
@@ -215,7 +215,10 @@ class Namespace:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        return cast("Job[PutResult]", self._jobs.find_or_make(self._store, core_job))
+        started = self._jobs.start(
+            self._store, self._core_store, lambda job: self._core_store.put_async(job, *arguments)
+        )
+        return cast("Job[PutResult]", started)
 
     def get_async(
         self,
@@ -233,7 +236,7 @@ class Namespace:
         """
         key_array = as_key_array(keys)
         target = target_addresses(out, len(key_array), self._identity.block_bytes)
-        core_job = self._core_store.get_async(
+        arguments = (
             self._namespace_index,
             key_array,
             target.addresses,
@@ -242,7 +245,10 @@ class Namespace:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        return cast("Job[GetResult]", self._jobs.find_or_make(self._store, core_job))
+        started = self._jobs.start(
+            self._store, self._core_store, lambda job: self._core_store.get_async(job, *arguments)
+        )
+        return cast("Job[GetResult]", started)
 
     def attach(self, tensors: object, geometry: PagedGeometry) -> PagedBlocks:
         """Makes an engine's paged tensors known, to save blocks from and load them into.
@@ -282,6 +288,7 @@ class Namespace:
             tensors=read,
             geometry=geometry,
             default_timeout_s=self._default_timeout_s,
+            core_store=self._core_store,
             jobs=self._jobs,
         )
 
@@ -304,7 +311,7 @@ class Namespace:
         are written, or ordered so by the stream of each rank's submit(). Does not block.
         Raises ConfigError (the store was not opened with shared_arena=True).
         """
-        core_job = self._core_store.plan_save(
+        arguments = (
             self._namespace_index,
             as_key_array(keys),
             self._ranks(num_ranks),
@@ -313,7 +320,13 @@ class Namespace:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        return cast("PlannedJob[PutResult]", self._jobs.find_or_make(self._store, core_job))
+        started = self._jobs.start(
+            self._store,
+            self._core_store,
+            lambda job: self._core_store.plan_save(job, *arguments),
+            is_planned=True,
+        )
+        return cast("PlannedJob[PutResult]", started)
 
     def plan_load(
         self,
@@ -330,7 +343,7 @@ class Namespace:
         A plan comes when its blocks are in host memory, so none waits on a rank for the disk.
         Raises as plan_save().
         """
-        core_job = self._core_store.plan_load(
+        arguments = (
             self._namespace_index,
             as_key_array(keys),
             self._ranks(num_ranks),
@@ -338,13 +351,19 @@ class Namespace:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        return cast("PlannedJob[PlannedLoadResult]", self._jobs.find_or_make(self._store, core_job))
+        started = self._jobs.start(
+            self._store,
+            self._core_store,
+            lambda job: self._core_store.plan_load(job, *arguments),
+            is_planned=True,
+        )
+        return cast("PlannedJob[PlannedLoadResult]", started)
 
-    def _ranks(self, num_ranks: object) -> tuple[bytes, int, int]:
+    def _ranks(self, num_ranks: object) -> tuple[bytes, tuple[int, ...], int]:
         whole = parse_whole_number(num_ranks, "num_ranks")
         if not 1 <= whole <= _RANKS_MAX:
             raise UsageError(f"num_ranks: {whole} is not within 1 to {_RANKS_MAX}")
-        return self._identity.id, len(self._identity.part_bytes), whole
+        return self._identity.id, self._identity.part_bytes, whole
 
     def prefetch(self, keys: object) -> None:
         """Promotes blocks from disk to the host tier before anyone asks. Does not block.

@@ -25,12 +25,21 @@ _BLOCK_ID_MAX: Final = np.iinfo(np.int64).max
 class PagedBlocks:
     """Made by Namespace.attach(). The tensors stay alive while this object or a job of it does."""
 
-    __slots__ = ("_attachment", "_default_timeout_s", "_geometry", "_jobs", "_store", "_tensors")
+    __slots__ = (
+        "_attachment",
+        "_core_store",
+        "_default_timeout_s",
+        "_geometry",
+        "_jobs",
+        "_store",
+        "_tensors",
+    )
 
     def __init__(
         self,
         *,
         store: object,
+        core_store: _core.Store,
         attachment: _core.Attachment,
         tensors: PagedTensors,
         geometry: PagedGeometry,
@@ -39,6 +48,7 @@ class PagedBlocks:
     ) -> None:
         # Held so that the store stays open while tensors are attached to it.
         self._store = store
+        self._core_store = core_store
         self._attachment = attachment
         self._tensors = tensors
         self._geometry = geometry
@@ -80,7 +90,7 @@ class PagedBlocks:
         another device).
         """
         key_array = as_key_array(keys)
-        core_job = self._attachment.save(
+        arguments = (
             key_array,
             as_block_ids(block_ids, len(key_array)),
             stream_id_of(stream, self._tensors),
@@ -89,7 +99,10 @@ class PagedBlocks:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        return cast("Job[PutResult]", self._jobs.find_or_make(self._store, core_job))
+        started = self._jobs.start(
+            self._store, self._core_store, lambda job: self._attachment.save(job, *arguments)
+        )
+        return cast("Job[PutResult]", started)
 
     def load(
         self,
@@ -113,7 +126,7 @@ class PagedBlocks:
         key_array = as_key_array(keys)
         ids = as_block_ids(block_ids, len(key_array))
         check_each_once(ids)
-        core_job = self._attachment.load(
+        arguments = (
             key_array,
             ids,
             stream_id_of(stream, self._tensors),
@@ -121,7 +134,10 @@ class PagedBlocks:
             hash_request(request),
             check_timeout_s(timeout_s, self._default_timeout_s),
         )
-        return cast("Job[LoadResult]", self._jobs.find_or_make(self._store, core_job))
+        started = self._jobs.start(
+            self._store, self._core_store, lambda job: self._attachment.load(job, *arguments)
+        )
+        return cast("Job[LoadResult]", started)
 
     def detach(self) -> None:
         """Lets go of the tensors; later saves and loads raise UsageError. May be called again.

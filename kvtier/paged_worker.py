@@ -17,6 +17,7 @@ from kvtier.errors import UsageError
 from kvtier.paged_blocks import as_block_ids, check_each_once, find_device_options
 from kvtier.paged_geometry import PagedGeometry
 from kvtier.paged_tensors import read_tensors
+from kvtier.started_job import end_lost_job
 from kvtier.statistics import Leaf
 from kvtier.units import parse_whole_number, show
 
@@ -150,7 +151,7 @@ class PagedWorker:
             view._core_view,
             _as_namespace_id(namespace_id),
             sizes,
-            (self._parts.start, len(self._parts), view.generation),
+            (self._parts.start, len(self._parts), self._rank, view.generation),
             ordinal,
             self._tensors.places(),
             list(geometry.fragments),
@@ -178,9 +179,10 @@ class PagedWorker:
         block_ids: int[num_keys], the row of each key of the call, by position; the plan picks its
                    own. In a load each row once.
         stream:    as for PagedBlocks.save(): what is on it by now comes first.
-        Raises UsageError and touches nothing: a plan of another store or namespace, one that was
-        submitted before or made before this process took its place, a row out of range. Answer
-        the store with PlanResult.failed() then.
+        Raises UsageError and touches nothing: a plan of another store or namespace, or of parts of
+        another size; one that was submitted before to a worker of this rank over the view, or made
+        before this process took its place; a row out of range. Answer the store with
+        PlanResult.failed() then.
         """
         if not isinstance(plan, BlockPlan):
             raise UsageError(f"plan: expected a BlockPlan, got {show(plan)}")
@@ -195,7 +197,14 @@ class PagedWorker:
             check_each_once(used)
         stream_id = stream_id_of(stream, self._tensors)
         fields = {name: getattr(plan, name) for name in BlockPlan.__dataclass_fields__}
-        return WorkerJob(self, self._core_worker.submit(fields, ids, stream_id), plan)
+        core_job = _core.WorkerJob(self._core_worker)
+        job = WorkerJob(self, core_job, plan)
+        try:
+            self._core_worker.submit(core_job, fields, ids, stream_id)
+            return job
+        except BaseException as error:
+            end_lost_job(core_job, error)
+            raise
 
     def stats(self) -> dict[str, Leaf]:
         """Returns counters of the device's transfers, as PagedBlocks.stats().

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvtier.block_plan import BlockPlan
 from kvtier.call_arguments import check_seconds
 from kvtier.job import Job, Result
+
+if TYPE_CHECKING:
+    from kvtier._core_fields import PlanFields
 
 
 class PlannedJob(Job[Result]):
@@ -28,7 +33,15 @@ class PlannedJob(Job[Result]):
         Blocks until there is one, at most `timeout_s`, and not when there will be no more.
         """
         seconds = check_seconds(timeout_s, "timeout_s")
-        return [BlockPlan(**fields) for fields in self._core_job.take_plans(seconds)]
+        taken: list[PlanFields] = []
+        try:
+            self._core_job.take_plans(seconds, taken)
+            return [BlockPlan(**fields) for fields in taken]
+        except BaseException:
+            # Say a signal: the caller will not get them, and nobody could take them again.
+            if taken:
+                self._core_job.put_back_plans([fields["plan_id"] for fields in taken])
+            raise
 
     @property
     def are_plans_exhausted(self) -> bool:

@@ -69,26 +69,25 @@ std::shared_ptr<BlockMover> CoreAttachment::make_mover(TransferDirection directi
                                              value_or_throw(std::move(ready)));
 }
 
-std::unique_ptr<CoreJob> CoreAttachment::save(const KeyArray& keys, const IdArray& block_ids,
-                                              std::uint64_t stream_id,
-                                              const std::optional<py::bytes>& parent, bool chain,
-                                              std::uint64_t request_hash, double timeout_s) {
+void CoreAttachment::save(CoreJob& job, const KeyArray& keys, const IdArray& block_ids,
+                          std::uint64_t stream_id, const std::optional<py::bytes>& parent,
+                          bool chain, std::uint64_t request_hash, double timeout_s) {
   const auto copied = keys_of(keys);
   auto mover = make_mover(TransferDirection::kSave, ids_of(block_ids, copied.size()), stream_id);
   const SaveRequest request{namespace_index_,    copied, std::move(mover),
                             parent_of(parent),   chain,  request_hash,
                             ns_from_s(timeout_s)};
-  return store_.save_async(request, holders_);
+  store_.save_async(job, request, holders_);
 }
 
-std::unique_ptr<CoreJob> CoreAttachment::load(const KeyArray& keys, const IdArray& block_ids,
-                                              std::uint64_t stream_id, bool prefix,
-                                              std::uint64_t request_hash, double timeout_s) {
+void CoreAttachment::load(CoreJob& job, const KeyArray& keys, const IdArray& block_ids,
+                          std::uint64_t stream_id, bool prefix, std::uint64_t request_hash,
+                          double timeout_s) {
   const auto copied = keys_of(keys);
   auto mover = make_mover(TransferDirection::kLoad, ids_of(block_ids, copied.size()), stream_id);
   const LoadRequest request{namespace_index_, copied,       std::move(mover),
                             prefix,           request_hash, ns_from_s(timeout_s)};
-  return store_.load_async(request, holders_);
+  store_.load_async(job, request, holders_);
 }
 
 void CoreAttachment::detach() {

@@ -26,13 +26,12 @@ class CoreAttachment {
   CoreAttachment(const CoreAttachment&) = delete;
   CoreAttachment& operator=(const CoreAttachment&) = delete;
 
-  std::unique_ptr<CoreJob> save(const KeyArray& keys, const IdArray& block_ids,
-                                std::uint64_t stream_id,
-                                const std::optional<pybind11::bytes>& parent, bool chain,
-                                std::uint64_t request_hash, double timeout_s);
-  std::unique_ptr<CoreJob> load(const KeyArray& keys, const IdArray& block_ids,
-                                std::uint64_t stream_id, bool prefix, std::uint64_t request_hash,
-                                double timeout_s);
+  /// Start `job`, as CoreStore::put_async().
+  void save(CoreJob& job, const KeyArray& keys, const IdArray& block_ids, std::uint64_t stream_id,
+            const std::optional<pybind11::bytes>& parent, bool chain, std::uint64_t request_hash,
+            double timeout_s);
+  void load(CoreJob& job, const KeyArray& keys, const IdArray& block_ids, std::uint64_t stream_id,
+            bool prefix, std::uint64_t request_hash, double timeout_s);
   /// Lets go of the tensors. Throws UsageError while jobs use them.
   void detach();
   /// Figures of the device's transfers, of all who share it.

@@ -135,58 +135,60 @@ KeyArray CoreStore::get(std::uint32_t namespace_index, const KeyArray& keys,
   return array_of(value_or_throw(run([&](Store& store) { return store.get(request); })));
 }
 
-std::unique_ptr<CoreJob> CoreStore::put_async(std::uint32_t namespace_index, const KeyArray& keys,
-                                              const AddressArray& addresses, py::object holders,
-                                              const std::optional<py::bytes>& parent, bool chain,
-                                              std::uint64_t request_hash, double timeout_s) {
+void CoreStore::put_async(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                          const AddressArray& addresses, py::object holders,
+                          const std::optional<py::bytes>& parent, bool chain,
+                          std::uint64_t request_hash, double timeout_s) {
   const auto copied = keys_of(keys);
   const auto pointers = pointers_of(addresses, copied.size());
   const std::vector<const std::byte*> sources(pointers.begin(), pointers.end());
   const PutRequest request{namespace_index,     copied, sources,
                            parent_of(parent),   chain,  request_hash,
                            ns_from_s(timeout_s)};
-  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+  submit(job, std::move(holders), [&](Store& store, std::function<void()> on_end) {
     return store.put_async(request, std::move(on_end));
   });
 }
 
-std::unique_ptr<CoreJob> CoreStore::get_async(std::uint32_t namespace_index, const KeyArray& keys,
-                                              const AddressArray& addresses, py::object holders,
-                                              bool prefix, std::uint64_t request_hash,
-                                              double timeout_s) {
+void CoreStore::get_async(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                          const AddressArray& addresses, py::object holders, bool prefix,
+                          std::uint64_t request_hash, double timeout_s) {
   const auto copied = keys_of(keys);
   const auto pointers = pointers_of(addresses, copied.size());
   const GetRequest request{namespace_index, copied,       pointers,
                            prefix,          request_hash, ns_from_s(timeout_s)};
-  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+  submit(job, std::move(holders), [&](Store& store, std::function<void()> on_end) {
     return store.get_async(request, std::move(on_end));
   });
 }
 
 template <typename Submit>
-std::unique_ptr<CoreJob> CoreStore::submit(py::object holders, const Submit& submit_job) {
+void CoreStore::submit(CoreJob& job, py::object holders, const Submit& submit_job) {
+  if (job.has_begun()) {
+    throw_if_error(Status(StatusCode::kInvalidArgument, "the job was started before"));
+  }
   const std::uint64_t keep_id = buffers_->keep(std::move(holders));
   const auto on_end = [buffers = buffers_, keep_id] { buffers->note_end(keep_id); };
-  auto result = [&] {
-    try {
-      return run([&](Store& store) { return submit_job(store, on_end); });
-    } catch (...) {
-      on_end();  // Closed: no job was made.
-      throw;
-    }
-  }();
-  if (!result.is_ok()) on_end();
-  return std::make_unique<CoreJob>(*this, value_or_throw(std::move(result)));
+  try {
+    throw_if_error(run([&](Store& store) {
+      auto submitted = submit_job(store, on_end);
+      if (submitted.is_ok()) job.begin(std::move(submitted).value());
+      return submitted.status();
+    }));
+  } catch (...) {
+    if (!job.has_begun()) on_end();
+    throw;
+  }
 }
 
-std::unique_ptr<CoreJob> CoreStore::save_async(const SaveRequest& request, py::object holders) {
-  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+void CoreStore::save_async(CoreJob& job, const SaveRequest& request, py::object holders) {
+  submit(job, std::move(holders), [&](Store& store, std::function<void()> on_end) {
     return store.save_async(request, std::move(on_end));
   });
 }
 
-std::unique_ptr<CoreJob> CoreStore::load_async(const LoadRequest& request, py::object holders) {
-  return submit(std::move(holders), [&](Store& store, std::function<void()> on_end) {
+void CoreStore::load_async(CoreJob& job, const LoadRequest& request, py::object holders) {
+  submit(job, std::move(holders), [&](Store& store, std::function<void()> on_end) {
     return store.load_async(request, std::move(on_end));
   });
 }

@@ -34,8 +34,8 @@ class PlannedMover;
 namespace kvtier::bindings {
 
 using KeyArray = pybind11::array_t<std::uint8_t, pybind11::array::c_style>;
-/// (namespace_id, num_parts, num_ranks): who carries out the plans of a save or load.
-using PlannedRanks = std::tuple<pybind11::bytes, std::size_t, std::uint32_t>;
+/// (namespace_id, part_bytes, num_ranks): who carries out the plans of a save or load.
+using PlannedRanks = std::tuple<pybind11::bytes, std::vector<std::uint64_t>, std::uint32_t>;
 using AddressArray = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
 
 class CoreAttachment;
@@ -65,15 +65,16 @@ class CoreStore {
                double timeout_s);
   KeyArray get(std::uint32_t namespace_index, const KeyArray& keys, const AddressArray& addresses,
                bool prefix, std::uint64_t request_hash, double timeout_s);
+  /// Each of these starts `job`, which has not begun; when it throws, no job was started.
   /// `holders` keeps the memory at `addresses` valid; it is let go by a later call of any kind,
   /// after the job has ended.
-  std::unique_ptr<CoreJob> put_async(std::uint32_t namespace_index, const KeyArray& keys,
-                                     const AddressArray& addresses, pybind11::object holders,
-                                     const std::optional<pybind11::bytes>& parent, bool chain,
-                                     std::uint64_t request_hash, double timeout_s);
-  std::unique_ptr<CoreJob> get_async(std::uint32_t namespace_index, const KeyArray& keys,
-                                     const AddressArray& addresses, pybind11::object holders,
-                                     bool prefix, std::uint64_t request_hash, double timeout_s);
+  void put_async(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                 const AddressArray& addresses, pybind11::object holders,
+                 const std::optional<pybind11::bytes>& parent, bool chain,
+                 std::uint64_t request_hash, double timeout_s);
+  void get_async(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                 const AddressArray& addresses, pybind11::object holders, bool prefix,
+                 std::uint64_t request_hash, double timeout_s);
   /// Makes an engine's tensors known to the transfer engine of their device (opened at its first
   /// use; ordinal -1: the host).
   std::unique_ptr<CoreAttachment> attach(std::uint32_t namespace_index, int cuda_ordinal,
@@ -83,13 +84,12 @@ class CoreStore {
                                          pybind11::object holders, const pybind11::dict& options);
   /// A save and a load whose moves other processes carry out. Throw ConfigError: the store keeps
   /// its memory to itself.
-  std::unique_ptr<CoreJob> plan_save(std::uint32_t namespace_index, const KeyArray& keys,
-                                     const PlannedRanks& ranks,
-                                     const std::optional<pybind11::bytes>& parent, bool chain,
-                                     std::uint64_t request_hash, double timeout_s);
-  std::unique_ptr<CoreJob> plan_load(std::uint32_t namespace_index, const KeyArray& keys,
-                                     const PlannedRanks& ranks, bool prefix,
-                                     std::uint64_t request_hash, double timeout_s);
+  void plan_save(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                 const PlannedRanks& ranks, const std::optional<pybind11::bytes>& parent,
+                 bool chain, std::uint64_t request_hash, double timeout_s);
+  void plan_load(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                 const PlannedRanks& ranks, bool prefix, std::uint64_t request_hash,
+                 double timeout_s);
   bool finish_plan(paged::RankResult result);
   std::size_t abandon_rank(std::uint32_t rank);
   std::uint64_t plan_generation() const { return plans_->generation(); }
@@ -111,8 +111,8 @@ class CoreStore {
   std::vector<LogQueue::Line> drain_log() { return lines_->take_all(); }
 
   // For CoreAttachment.
-  std::unique_ptr<CoreJob> save_async(const SaveRequest& request, pybind11::object holders);
-  std::unique_ptr<CoreJob> load_async(const LoadRequest& request, pybind11::object holders);
+  void save_async(CoreJob& job, const SaveRequest& request, pybind11::object holders);
+  void load_async(CoreJob& job, const LoadRequest& request, pybind11::object holders);
   void check_open() const { (void)use(); }
   /// Says once what keeps transfers of the device from being fast.
   void warn_of_refusal(paged::PagedDevice& device);
@@ -124,7 +124,8 @@ class CoreStore {
   void cancel_job(const Job& job);
   void order_stream_after(const Job& job, paged::PagedMover& mover, std::uint64_t stream_id,
                           double timeout_s);
-  std::vector<paged::MovePlan> take_plans(paged::PlannedMover& mover, double timeout_s);
+  void take_plans(paged::PlannedMover& mover, double timeout_s, pybind11::list taken);
+  void put_back_plans(paged::PlannedMover& mover, const std::vector<paged::PlanId>& plan_ids);
   void release_buffers() { buffers_->release_ended(); }
 
  private:
@@ -133,9 +134,9 @@ class CoreStore {
   /// Calls without the GIL, then hands over the log lines that came meanwhile.
   template <typename Call>
   auto run(const Call& call);
-  /// Keeps `holders` until the job that `submit_job(store, on_end)` makes has ended.
+  /// Starts `job` by `submit_job(store, on_end)`, and keeps `holders` until it has ended.
   template <typename Submit>
-  std::unique_ptr<CoreJob> submit(pybind11::object holders, const Submit& submit_job);
+  void submit(CoreJob& job, pybind11::object holders, const Submit& submit_job);
   class CountedCall;
   void count_call(bool is_begun);
   std::shared_ptr<paged::PagedDevice> open_device(Store& store,

@@ -6,6 +6,7 @@
 #include "bindings/core_job.h"
 #include "bindings/core_store_call.h"
 #include "bindings/errors_binding.h"
+#include "bindings/plan_arguments.h"
 #include "bindings/transfer_options_binding.h"
 #include "paged/paged_mover.h"
 #include "paged/planned_mover.h"
@@ -26,20 +27,15 @@ std::unique_ptr<CoreAttachment> CoreStore::attach(std::uint32_t namespace_index,
   device_options.transfer.num_jobs_max = 16384;
   const auto places = places_of(tensors);
   const auto pieces = fragments_of(fragments);
-  const FragmentTable table =
-      value_or_throw(layout::make_fragment_table(places, pieces, part_bytes));
   Status failure = Status::ok();
-  std::shared_ptr<paged::PagedDevice> device;
-  const auto attached = run([&](Store& store) -> Result<transfer::AttachmentId> {
-    device = open_device(store, device_options, failure);
+  auto attached = run([&](Store& store) -> Result<std::shared_ptr<const paged::PagedAttachment>> {
+    auto device = open_device(store, device_options, failure);
     if (device == nullptr) return failure;
-    return device->engine().attach(places, pieces, part_bytes);
+    return paged::PagedAttachment::create(std::move(device), places, pieces, part_bytes);
   });
   throw_if_error(failure, CallKind::kSetUp);
-  auto attachment = std::make_shared<const paged::PagedAttachment>(
-      std::move(device), value_or_throw(attached), table.num_blocks());
-  return std::make_unique<CoreAttachment>(*this, std::move(attachment), namespace_index,
-                                          std::move(holders));
+  return std::make_unique<CoreAttachment>(*this, value_or_throw(std::move(attached)),
+                                          namespace_index, std::move(holders));
 }
 
 void CoreStore::order_stream_after(const Job& job, paged::PagedMover& mover,
@@ -55,28 +51,29 @@ void CoreStore::order_stream_after(const Job& job, paged::PagedMover& mover,
 std::shared_ptr<BlockMover> CoreStore::make_planned_mover(TransferDirection direction,
                                                           const PlannedRanks& ranks) {
   (void)share_arenas();
-  const auto& [namespace_id, num_parts, num_ranks] = ranks;
-  const paged::PlanTable::Call call{direction, digest_of(namespace_id), num_ranks, num_parts};
+  const auto& [namespace_id, part_bytes, num_ranks] = ranks;
+  const paged::PlanTable::Call call{direction, digest_of(namespace_id), num_ranks, part_bytes};
   return std::make_shared<paged::PlannedMover>(plans_, call);
 }
 
-std::unique_ptr<CoreJob> CoreStore::plan_save(std::uint32_t namespace_index, const KeyArray& keys,
-                                              const PlannedRanks& ranks,
-                                              const std::optional<py::bytes>& parent, bool chain,
-                                              std::uint64_t request_hash, double timeout_s) {
+void CoreStore::plan_save(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                          const PlannedRanks& ranks, const std::optional<py::bytes>& parent,
+                          bool chain, std::uint64_t request_hash, double timeout_s) {
   const auto copied = keys_of(keys);
-  return save_async({namespace_index, copied, make_planned_mover(TransferDirection::kSave, ranks),
-                     parent_of(parent), chain, request_hash, ns_from_s(timeout_s)},
-                    py::none());
+  save_async(job,
+             {namespace_index, copied, make_planned_mover(TransferDirection::kSave, ranks),
+              parent_of(parent), chain, request_hash, ns_from_s(timeout_s)},
+             py::none());
 }
 
-std::unique_ptr<CoreJob> CoreStore::plan_load(std::uint32_t namespace_index, const KeyArray& keys,
-                                              const PlannedRanks& ranks, bool prefix,
-                                              std::uint64_t request_hash, double timeout_s) {
+void CoreStore::plan_load(CoreJob& job, std::uint32_t namespace_index, const KeyArray& keys,
+                          const PlannedRanks& ranks, bool prefix, std::uint64_t request_hash,
+                          double timeout_s) {
   const auto copied = keys_of(keys);
-  return load_async({namespace_index, copied, make_planned_mover(TransferDirection::kLoad, ranks),
-                     prefix, request_hash, ns_from_s(timeout_s)},
-                    py::none());
+  load_async(job,
+             {namespace_index, copied, make_planned_mover(TransferDirection::kLoad, ranks), prefix,
+              request_hash, ns_from_s(timeout_s)},
+             py::none());
 }
 
 bool CoreStore::finish_plan(paged::RankResult result) {
@@ -87,10 +84,30 @@ std::size_t CoreStore::abandon_rank(std::uint32_t rank) {
   return run([&](Store&) { return plans_->abandon_rank(rank); });
 }
 
-std::vector<paged::MovePlan> CoreStore::take_plans(paged::PlannedMover& mover, double timeout_s) {
-  return run([&](Store&) {
-    SystemClock clock;
-    return mover.take_plans(clock, deadline_after(clock.now_ns(), ns_from_s(timeout_s)));
+void CoreStore::take_plans(paged::PlannedMover& mover, double timeout_s, py::list taken) {
+  std::vector<paged::MovePlan> plans;
+  try {
+    run([&](Store&) {
+      SystemClock clock;
+      plans = mover.take_plans(clock, deadline_after(clock.now_ns(), ns_from_s(timeout_s)));
+      return 0;
+    });
+    for (const paged::MovePlan& plan : plans) taken.append(bindings::dict_of(plan));
+  } catch (...) {
+    // Else nobody would ever take them.
+    std::vector<paged::PlanId> plan_ids;
+    for (const paged::MovePlan& plan : plans) plan_ids.push_back(plan.plan_id);
+    if (!plan_ids.empty()) mover.put_back_plans(plan_ids);
+    taken.attr("clear")();
+    throw;
+  }
+}
+
+void CoreStore::put_back_plans(paged::PlannedMover& mover,
+                               const std::vector<paged::PlanId>& plan_ids) {
+  run([&](Store&) {
+    mover.put_back_plans(plan_ids);
+    return 0;
   });
 }
 

@@ -46,36 +46,41 @@ void CoreArenaView::close(double timeout_s) {
              "a device still moves blocks; what it uses is kept until the process ends"));
 }
 
+paged::WorkerJob& CoreWorkerJob::job() const {
+  if (!job_) throw_if_error(Status(StatusCode::kInvalidArgument, "no job was started"));
+  return *job_;
+}
+
 bool CoreWorkerJob::is_ended() const {
-  const bool is_ended = job_->is_ended();
+  const bool is_ended = job().is_ended();
   if (is_ended) buffers_->release_ended();
   return is_ended;
 }
 
 py::tuple CoreWorkerJob::wait(double timeout_s) {
-  const bool is_ended = job_->is_ended() || [&] {
+  const bool is_ended = job().is_ended() || [&] {
     (void)view_.use();
     const py::gil_scoped_release release;
-    return job_->wait(ns_from_s(timeout_s));
+    return job().wait(ns_from_s(timeout_s));
   }();
   if (!is_ended)
     throw_if_error(Status(StatusCode::kTimeout, "the plan is still being carried out"));
   buffers_->release_ended();
-  return tuple_of(job_->result());
+  return tuple_of(job().result());
 }
 
 void CoreWorkerJob::cancel() {
-  if (job_->is_ended()) return;
+  if (job().is_ended()) return;
   (void)view_.use();
-  job_->cancel();
+  job().cancel();
 }
 
 void CoreWorkerJob::order_stream_after(std::uint64_t stream_id, double timeout_s) {
-  if (job_->is_ended()) return;
+  if (job().is_ended()) return;
   (void)view_.use();
   const Status ordered = [&] {
     const py::gil_scoped_release release;
-    return job_->order_stream_after({stream_id}, ns_from_s(timeout_s));
+    return job().order_stream_after({stream_id}, ns_from_s(timeout_s));
   }();
   throw_if_error(ordered);
 }
@@ -94,25 +99,27 @@ CorePagedWorker::CorePagedWorker(CoreArenaView& view, const paged::PagedWorkerOp
   worker_ = value_or_throw(std::move(created));
 }
 
-CorePagedWorker::~CorePagedWorker() {
-  if (worker_ && view_.is_closed()) worker_->abandon();
-}
-
-std::unique_ptr<CoreWorkerJob> CorePagedWorker::submit(const py::dict& plan,
-                                                       const IdArray& block_ids,
-                                                       std::uint64_t stream_id) {
+void CorePagedWorker::submit(CoreWorkerJob& job, const py::dict& plan, const IdArray& block_ids,
+                             std::uint64_t stream_id) {
   (void)view_.use();
+  if (job.has_begun()) {
+    throw_if_error(Status(StatusCode::kInvalidArgument, "the job was started before"));
+  }
   buffers_->release_ended();
   const paged::MovePlan parsed = plan_of(plan);
   const std::uint64_t keep_id = buffers_->keep(holders_);
   const auto on_end = [buffers = buffers_, keep_id] { buffers->note_end(keep_id); };
-  auto submitted = [&] {
-    const py::gil_scoped_release release;
-    return worker_->submit(parsed, {block_ids.data(), static_cast<std::size_t>(block_ids.size())},
-                           {stream_id}, on_end);
-  }();
-  if (!submitted.is_ok()) on_end();
-  return std::make_unique<CoreWorkerJob>(view_, value_or_throw(std::move(submitted)), buffers_);
+  try {
+    auto submitted = [&] {
+      const py::gil_scoped_release release;
+      return worker_->submit(parsed, {block_ids.data(), static_cast<std::size_t>(block_ids.size())},
+                             {stream_id}, on_end);
+    }();
+    job.begin(value_or_throw(std::move(submitted)));
+  } catch (...) {
+    on_end();
+    throw;
+  }
 }
 
 py::dict CorePagedWorker::stats() const {

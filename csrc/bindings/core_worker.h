@@ -36,12 +36,17 @@ class CoreArenaView {
   bool is_closed_ = false;
 };
 
+/// Made before its job, so that nothing has to be made once the job goes on.
 class CoreWorkerJob {
  public:
-  CoreWorkerJob(CoreArenaView& view, std::shared_ptr<paged::WorkerJob> job,
-                std::shared_ptr<BufferKeeper> buffers)
-      : view_(view), job_(std::move(job)), buffers_(std::move(buffers)) {}
+  CoreWorkerJob(CoreArenaView& view, std::shared_ptr<BufferKeeper> buffers)
+      : view_(view), buffers_(std::move(buffers)) {}
 
+  /// For CorePagedWorker::submit().
+  void begin(std::shared_ptr<paged::WorkerJob> job) noexcept { job_ = std::move(job); }
+  bool has_begun() const { return job_ != nullptr; }
+
+  // The others throw UsageError before.
   bool is_ended() const;
   /// (status, message, checksums, undefined_indices). Throws TimeoutError.
   pybind11::tuple wait(double timeout_s);
@@ -49,8 +54,10 @@ class CoreWorkerJob {
   void order_stream_after(std::uint64_t stream_id, double timeout_s);
 
  private:
-  CoreArenaView& view_;  // Kept by the binding.
-  const std::shared_ptr<paged::WorkerJob> job_;
+  paged::WorkerJob& job() const;
+
+  CoreArenaView& view_;                    // Kept by the binding.
+  std::shared_ptr<paged::WorkerJob> job_;  // Null: none was started.
   const std::shared_ptr<BufferKeeper> buffers_;
 };
 
@@ -59,12 +66,15 @@ class CorePagedWorker {
   CorePagedWorker(CoreArenaView& view, const paged::PagedWorkerOptions& options,
                   const std::vector<TensorPair>& tensors,
                   const std::vector<FragmentFields>& fragments, pybind11::object holders);
-  ~CorePagedWorker();
   CorePagedWorker(const CorePagedWorker&) = delete;
   CorePagedWorker& operator=(const CorePagedWorker&) = delete;
 
-  std::unique_ptr<CoreWorkerJob> submit(const pybind11::dict& plan, const IdArray& block_ids,
-                                        std::uint64_t stream_id);
+  std::unique_ptr<CoreWorkerJob> make_job() const {
+    return std::make_unique<CoreWorkerJob>(view_, buffers_);
+  }
+  /// Starts `job`, which has not begun; when it throws, no job was started.
+  void submit(CoreWorkerJob& job, const pybind11::dict& plan, const IdArray& block_ids,
+              std::uint64_t stream_id);
   pybind11::dict stats() const;
 
  private:

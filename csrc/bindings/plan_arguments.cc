@@ -56,6 +56,7 @@ py::dict dict_of(const paged::MovePlan& plan) {
   fields["is_load"] = plan.direction == TransferDirection::kLoad;
   fields["num_ranks"] = plan.num_ranks;
   fields["namespace_id"] = bytes_of(plan.namespace_id);
+  fields["part_bytes"] = py::tuple(py::cast(plan.part_bytes));
   fields["block_indices"] = array_of_indices(plan.block_indices);
   fields["slot_offsets"] = array_of_words(plan.slot_offsets);
   fields["keys"] = array_of_keys(plan.keys);
@@ -72,6 +73,7 @@ paged::MovePlan plan_of(const py::dict& fields) {
       fields["is_load"].cast<bool>() ? TransferDirection::kLoad : TransferDirection::kSave;
   plan.num_ranks = fields["num_ranks"].cast<std::uint32_t>();
   plan.namespace_id = digest_of(fields["namespace_id"].cast<py::bytes>());
+  plan.part_bytes = fields["part_bytes"].cast<std::vector<std::uint64_t>>();
   plan.block_indices = indices_of(fields["block_indices"].cast<IdArray>(), "block_indices");
   plan.slot_offsets = words_of(fields["slot_offsets"].cast<AddressArray>());
   plan.keys = keys_of(fields["keys"].cast<KeyArray>());

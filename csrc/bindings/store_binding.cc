@@ -33,13 +33,16 @@ py::list poll_jobs(const py::object& store) {
 
 void bind_job(py::module_& module) {
   py::class_<CoreJob> job(module, "Job");
+  job.def(py::init<CoreStore&>(), py::arg("store"), py::keep_alive<1, 2>());
+  job.def("has_begun", &CoreJob::has_begun);
   job.def_property_readonly("job_id", &CoreJob::job_id);
   job.def_property_readonly("kind", &CoreJob::kind);
   job.def("is_ended", &CoreJob::is_ended);
   job.def("wait", &CoreJob::wait, py::arg("timeout_s"));
   job.def("cancel", &CoreJob::cancel);
   job.def("undefined_block_ids", &CoreJob::undefined_block_ids);
-  job.def("take_plans", &CoreJob::take_plans, py::arg("timeout_s"));
+  job.def("take_plans", &CoreJob::take_plans, py::arg("timeout_s"), py::arg("taken"));
+  job.def("put_back_plans", &CoreJob::put_back_plans, py::arg("plan_ids"));
   job.def("are_plans_exhausted", &CoreJob::are_plans_exhausted);
   job.def("order_stream_after", &CoreJob::order_stream_after, py::arg("stream_id"),
           py::arg("timeout_s"));
@@ -51,12 +54,12 @@ bool finish_plan(CoreStore& store, const AnswerFields& fields, const AddressArra
 }
 
 void bind_plans(py::class_<CoreStore>& store) {
-  store.def("plan_save", &CoreStore::plan_save, py::arg("namespace_index"),
+  store.def("plan_save", &CoreStore::plan_save, py::arg("job"), py::arg("namespace_index"),
             py::arg("keys").noconvert(), py::arg("ranks"), py::arg("parent"), py::arg("chain"),
-            py::arg("request_hash"), py::arg("timeout_s"), py::keep_alive<0, 1>());
-  store.def("plan_load", &CoreStore::plan_load, py::arg("namespace_index"),
+            py::arg("request_hash"), py::arg("timeout_s"));
+  store.def("plan_load", &CoreStore::plan_load, py::arg("job"), py::arg("namespace_index"),
             py::arg("keys").noconvert(), py::arg("ranks"), py::arg("prefix"),
-            py::arg("request_hash"), py::arg("timeout_s"), py::keep_alive<0, 1>());
+            py::arg("request_hash"), py::arg("timeout_s"));
   store.def("finish_plan", &finish_plan, py::arg("fields"), py::arg("checksums").noconvert(),
             py::arg("undefined_indices").noconvert());
   store.def("abandon_rank", &CoreStore::abandon_rank, py::arg("rank"));
@@ -66,13 +69,12 @@ void bind_plans(py::class_<CoreStore>& store) {
 
 void bind_attachment(py::module_& module) {
   py::class_<CoreAttachment> attachment(module, "Attachment");
-  attachment.def("save", &CoreAttachment::save, py::arg("keys").noconvert(),
+  attachment.def("save", &CoreAttachment::save, py::arg("job"), py::arg("keys").noconvert(),
                  py::arg("block_ids").noconvert(), py::arg("stream_id"), py::arg("parent"),
-                 py::arg("chain"), py::arg("request_hash"), py::arg("timeout_s"),
-                 py::keep_alive<0, 1>());
-  attachment.def("load", &CoreAttachment::load, py::arg("keys").noconvert(),
+                 py::arg("chain"), py::arg("request_hash"), py::arg("timeout_s"));
+  attachment.def("load", &CoreAttachment::load, py::arg("job"), py::arg("keys").noconvert(),
                  py::arg("block_ids").noconvert(), py::arg("stream_id"), py::arg("prefix"),
-                 py::arg("request_hash"), py::arg("timeout_s"), py::keep_alive<0, 1>());
+                 py::arg("request_hash"), py::arg("timeout_s"));
   attachment.def("detach", &CoreAttachment::detach);
   attachment.def("stats", &CoreAttachment::stats);
 }
@@ -87,14 +89,12 @@ void bind_store(py::module_& module) {
   store.def("attach", &CoreStore::attach, py::arg("namespace_index"), py::arg("cuda_ordinal"),
             py::arg("tensors"), py::arg("fragments"), py::arg("part_bytes"), py::arg("holders"),
             py::arg("options"), py::keep_alive<0, 1>());
-  store.def("put_async", &CoreStore::put_async, py::arg("namespace_index"),
+  store.def("put_async", &CoreStore::put_async, py::arg("job"), py::arg("namespace_index"),
             py::arg("keys").noconvert(), py::arg("addresses").noconvert(), py::arg("holders"),
-            py::arg("parent"), py::arg("chain"), py::arg("request_hash"), py::arg("timeout_s"),
-            py::keep_alive<0, 1>());
-  store.def("get_async", &CoreStore::get_async, py::arg("namespace_index"),
+            py::arg("parent"), py::arg("chain"), py::arg("request_hash"), py::arg("timeout_s"));
+  store.def("get_async", &CoreStore::get_async, py::arg("job"), py::arg("namespace_index"),
             py::arg("keys").noconvert(), py::arg("addresses").noconvert(), py::arg("holders"),
-            py::arg("prefix"), py::arg("request_hash"), py::arg("timeout_s"),
-            py::keep_alive<0, 1>());
+            py::arg("prefix"), py::arg("request_hash"), py::arg("timeout_s"));
   store.def("poll_jobs", &poll_jobs);
   store.def("job_event_fd", &CoreStore::job_event_fd);
   store.def("prefetch", &CoreStore::prefetch, py::arg("namespace_index"),

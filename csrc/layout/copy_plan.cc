@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 namespace kvtier::layout {
 
@@ -21,27 +22,44 @@ void append_piece(const CopyPiece& piece, std::vector<CopyPiece>& pieces) {
 
 namespace {
 
-// How far it is to the next border behind an address, at most `length_bytes`.
-std::uint64_t room_before_border(std::span<const std::byte* const> borders,
-                                 const std::byte* address, std::uint64_t length_bytes) {
-  const auto next =
-      std::upper_bound(borders.begin(), borders.end(), address, std::less<const std::byte*>());
-  if (next == borders.end()) return length_bytes;
-  const std::uintptr_t room_bytes =
-      reinterpret_cast<std::uintptr_t>(*next) - reinterpret_cast<std::uintptr_t>(address);
-  return std::min<std::uint64_t>(room_bytes, length_bytes);
-}
+// The borders of one side, and the two that the last address lay between: neighbours of it are
+// found without a search.
+class BorderedSide {
+ public:
+  explicit BorderedSide(std::span<const std::byte* const> borders) : borders_(borders) {}
+
+  // How far it is to the next border behind the address, at most `length_bytes`.
+  std::uint64_t room_bytes(const std::byte* address, std::uint64_t length_bytes) {
+    const auto place = reinterpret_cast<std::uintptr_t>(address);
+    if (place < begin_ || place >= end_) find(address);
+    return std::min<std::uint64_t>(end_ - place, length_bytes);
+  }
+
+ private:
+  void find(const std::byte* address) {
+    const auto next =
+        std::upper_bound(borders_.begin(), borders_.end(), address, std::less<const std::byte*>());
+    begin_ = next == borders_.begin() ? 0 : reinterpret_cast<std::uintptr_t>(*std::prev(next));
+    end_ = next == borders_.end() ? UINTPTR_MAX : reinterpret_cast<std::uintptr_t>(*next);
+  }
+
+  const std::span<const std::byte* const> borders_;
+  std::uintptr_t begin_ = 0;  // No address is below end_ yet.
+  std::uintptr_t end_ = 0;
+};
 
 }  // namespace
 
-void cut_at_borders(std::span<const std::byte* const> borders, std::vector<CopyPiece>& pieces,
+void cut_at_borders(const CopyBorders& borders, std::vector<CopyPiece>& pieces,
                     std::vector<CopyPiece>& scratch) {
+  BorderedSide sources(borders.source);
+  BorderedSide targets(borders.target);
   scratch.clear();
   for (CopyPiece piece : pieces) {
     while (piece.length_bytes > 0) {
       const std::uint64_t length_bytes =
-          std::min(room_before_border(borders, piece.source, piece.length_bytes),
-                   room_before_border(borders, piece.target, piece.length_bytes));
+          std::min(sources.room_bytes(piece.source, piece.length_bytes),
+                   targets.room_bytes(piece.target, piece.length_bytes));
       scratch.push_back({piece.source, piece.target, length_bytes});
       piece = {piece.source + length_bytes, piece.target + length_bytes,
                piece.length_bytes - length_bytes};

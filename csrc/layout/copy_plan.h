@@ -24,10 +24,16 @@ enum class PlanDirection : std::uint8_t { kToLinear, kFromLinear };
 /// Appends a copy from source to target, or lengthens the last one where both sides go on from it.
 void append_piece(const CopyPiece& piece, std::vector<CopyPiece>& pieces);
 
-/// Cuts pieces so that none goes on past a border, on either side: no copy may span two allocations
-/// or registrations, even where they follow each other.
-/// borders: addresses in ascending order. `scratch` is kept by the caller for its memory.
-void cut_at_borders(std::span<const std::byte* const> borders, std::vector<CopyPiece>& pieces,
+/// Addresses in ascending order, which copies end at on either side.
+struct CopyBorders {
+  std::span<const std::byte* const> source;
+  std::span<const std::byte* const> target;
+};
+
+/// Cuts pieces so that none goes on past a border of its side: no copy may span two allocations or
+/// registrations, even where they follow each other. `scratch` is kept by the caller for its
+/// memory.
+void cut_at_borders(const CopyBorders& borders, std::vector<CopyPiece>& pieces,
                     std::vector<CopyPiece>& scratch);
 
 /// Appends the copies between the stretch's fragments and `linear`, where the block's host order

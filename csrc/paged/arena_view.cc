@@ -63,6 +63,13 @@ Result<std::shared_ptr<PagedDevice>> ArenaView::device(const PagedDeviceOptions&
   return device;
 }
 
+std::shared_ptr<SubmittedPlans> ArenaView::submitted_plans(std::uint32_t rank) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<SubmittedPlans>& plans = submitted_plans_[rank];
+  if (plans == nullptr) plans = std::make_shared<SubmittedPlans>();
+  return plans;
+}
+
 bool ArenaView::close(TimeNs timeout_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_closed_ = true;

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "memory/arena_handover.h"
 #include "paged/paged_device.h"
+#include "paged/submitted_plans.h"
 
 namespace kvtier::paged {
 
@@ -36,6 +37,9 @@ class ArenaView {
   /// PagedDevice::open().
   Result<std::shared_ptr<PagedDevice>> device(const PagedDeviceOptions& options);
 
+  /// The plans that workers of the rank have begun with; shared by all of them.
+  std::shared_ptr<SubmittedPlans> submitted_plans(std::uint32_t rank);
+
   /// Ends what the devices do for it and unmaps the memory with the last of them. False: something
   /// was still on a device after `timeout_ns`; what it uses is kept for the rest of the process.
   bool close(TimeNs timeout_ns);
@@ -48,7 +52,8 @@ class ArenaView {
   int owner_process_id_ = 0;
   // Guarded by mutex_.
   std::mutex mutex_;
-  std::map<int, std::shared_ptr<PagedDevice>> devices_;  // By CUDA ordinal.
+  std::map<int, std::shared_ptr<PagedDevice>> devices_;                       // By CUDA ordinal.
+  std::map<std::uint32_t, std::shared_ptr<SubmittedPlans>> submitted_plans_;  // By rank.
   bool is_closed_ = false;
 };
 

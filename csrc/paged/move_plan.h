@@ -25,6 +25,8 @@ struct MovePlan {
   transfer::TransferDirection direction = transfer::TransferDirection::kSave;
   std::uint32_t num_ranks = 1;
   NamespaceId namespace_id;
+  /// Of all parts of a block: who cuts it otherwise would move other stretches.
+  std::vector<std::uint64_t> part_bytes;
   std::vector<std::size_t> block_indices;   // Positions in the call's keys.
   std::vector<std::uint64_t> slot_offsets;  // One a block, in the store's memory; see PlanTable.
   std::vector<BlockKey> keys;               // One a block; empty: no checksums.

@@ -15,9 +15,6 @@ namespace {
 
 using transfer::TransferDirection;
 
-// Plans that are told apart from those that were submitted before: far more than can be under way.
-constexpr std::size_t kPlansRememberedMax = 65'536;
-
 Status refused(const MovePlan& plan, const std::string& reason) {
   return Status(StatusCode::kInvalidArgument,
                 "cannot carry out plan: plan_id=" + std::to_string(plan.plan_id) + ": " + reason);
@@ -27,6 +24,17 @@ Status refused(const MovePlan& plan, const std::string& reason) {
 Status status_for_store(Status status) {
   if (status.code() != StatusCode::kCancelled) return status;
   return Status(StatusCode::kIoError, "its worker cancelled it");
+}
+
+/// The first of them, as many as fit in a line.
+std::string text_of(const std::vector<std::uint64_t>& part_bytes) {
+  constexpr std::size_t kShownMax = 8;
+  std::string text = "(";
+  for (std::size_t k = 0; k < std::min(part_bytes.size(), kShownMax); ++k) {
+    text += (k == 0 ? "" : ", ") + std::to_string(part_bytes[k]);
+  }
+  if (part_bytes.size() > kShownMax) text += ", and so on, " + std::to_string(part_bytes.size());
+  return text + ")";
 }
 
 /// uint64[num_blocks, parts.num_parts] from the engine's, which counts the parts before too.
@@ -73,16 +81,12 @@ Result<std::unique_ptr<PagedWorker>> PagedWorker::create(
   attached.insert(attached.end(), own_begin, own_end);
   auto device = view.device(options.device);
   if (!device.is_ok()) return device.status();
-  worker->device_ = std::move(device).value();
-  auto attachment = worker->device_->engine().attach(tensors, fragments, attached);
+  auto attachment =
+      PagedAttachment::create(std::move(device).value(), tensors, fragments, attached);
   if (!attachment.is_ok()) return attachment.status();
-  worker->attachment_id_ = attachment.value();
+  worker->attachment_ = std::move(attachment).value();
+  worker->submitted_ = view.submitted_plans(options.rank);
   return worker;
-}
-
-PagedWorker::~PagedWorker() {
-  // Jobs that still use the tensors keep them, and the device forgets the table when it closes.
-  if (attachment_id_ != 0) (void)device_->engine().detach(attachment_id_).is_ok();
 }
 
 Result<std::shared_ptr<WorkerJob>> PagedWorker::submit(const MovePlan& plan,
@@ -94,12 +98,13 @@ Result<std::shared_ptr<WorkerJob>> PagedWorker::submit(const MovePlan& plan,
   if (!found.is_ok()) return found.status();
   const Rows& rows = found.value();
   const std::vector<std::uint64_t> expected = expected_sums(plan, rows);
-  auto ready = device_->engine().record_ready(stream);
+  transfer::TransferEngine& engine = device().engine();
+  auto ready = engine.record_ready(stream);
   if (!ready.is_ok()) return ready.status();
-  auto job = std::make_shared<WorkerJob>(device_);
+  auto job = std::make_shared<WorkerJob>(attachment_->device());
   transfer::TransferRequest request;
   request.direction = plan.direction;
-  request.attachment_id = attachment_id_;
+  request.attachment_id = attachment_->attachment_id();
   request.block_ids = rows.block_ids;
   request.slots = rows.slots;
   request.ready = std::move(ready).value();
@@ -129,19 +134,17 @@ Result<std::shared_ptr<WorkerJob>> PagedWorker::submit(const MovePlan& plan,
     job->end(std::move(result));
     if (on_end) on_end();
   };
-  // Held across the call, so that of two that submit one plan at once only one moves it.
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (plan.plan_id <= last_forgotten_plan_ || submitted_.contains(plan.plan_id)) {
+  // Before the engine has it: of two that submit one plan at once only one moves it, and what comes
+  // after cannot fail.
+  if (!submitted_->note(plan.plan_id)) {
     return refused(plan, "it was submitted before, and its slots may be others' by now");
   }
-  auto submitted = device_->engine().submit(request);
-  if (!submitted.is_ok()) return submitted.status();
-  job->set_transfer(submitted.value());
-  submitted_.insert(plan.plan_id);
-  if (submitted_.size() > kPlansRememberedMax) {
-    last_forgotten_plan_ = *submitted_.begin();
-    submitted_.erase(submitted_.begin());
+  auto submitted = engine.submit(request);
+  if (!submitted.is_ok()) {
+    submitted_->take_back(plan.plan_id);
+    return submitted.status();
   }
+  job->set_transfer(submitted.value());
   return job;
 }
 
@@ -155,6 +158,11 @@ Status PagedWorker::check_plan(const MovePlan& plan) const {
   if (plan.namespace_id != options_.namespace_id) {
     return refused(plan, "it is of namespace " + plan.namespace_id.to_hex() +
                              ", the worker of namespace " + options_.namespace_id.to_hex());
+  }
+  if (plan.part_bytes != options_.part_bytes) {
+    return refused(plan, "its blocks have part_bytes=" + text_of(plan.part_bytes) +
+                             ", the worker was made with part_bytes=" +
+                             text_of(options_.part_bytes) + "; make it with Namespace.part_bytes");
   }
   if (plan.generation < options_.generation) {
     return refused(plan,

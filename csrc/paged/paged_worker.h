@@ -6,14 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <span>
 #include <vector>
 
 #include "layout/paged_geometry.h"
 #include "paged/arena_view.h"
 #include "paged/move_plan.h"
+#include "paged/paged_attachment.h"
+#include "paged/submitted_plans.h"
 #include "paged/worker_job.h"
 
 namespace kvtier::paged {
@@ -21,6 +21,7 @@ namespace kvtier::paged {
 struct PagedWorkerOptions {
   PagedDeviceOptions device;
   NamespaceId namespace_id;
+  std::uint32_t rank = 0;                 // What the store counts this process as.
   std::vector<std::uint64_t> part_bytes;  // Of all parts of a block.
   PartRange parts;                        // Those that the tensors hold.
   /// Plans made before are for a process that was in this one's place.
@@ -37,7 +38,6 @@ class PagedWorker {
       std::span<const layout::TensorPlace> tensors,
       std::span<const layout::FragmentPlace> fragments);
 
-  ~PagedWorker();
   PagedWorker(const PagedWorker&) = delete;
   PagedWorker& operator=(const PagedWorker&) = delete;
 
@@ -45,16 +45,14 @@ class PagedWorker {
   /// job has ended, from another thread; it must not block.
   /// block_ids: the row of each key of the call, by position.
   /// Ownership: rows and slots belong to the job until its end was observed.
-  /// Does not block. kInvalidArgument: a plan of another namespace, one that was submitted before,
-  /// one older than the worker, slots outside the arena, rows out of range; else as
-  /// TransferEngine::submit().
+  /// Does not block. kInvalidArgument: a plan of another namespace or of parts of another size, one
+  /// that was submitted before to a worker of this rank over the view, one older than the worker,
+  /// slots outside the arena, rows out of range; else as TransferEngine::submit().
   Result<std::shared_ptr<WorkerJob>> submit(const MovePlan& plan,
                                             std::span<const std::int64_t> block_ids,
                                             StreamId stream, std::function<void()> on_end);
 
-  PagedDevice& device() { return *device_; }
-  /// The view has closed, or this is a forked child: there is nothing to detach any more.
-  void abandon() { attachment_id_ = 0; }
+  PagedDevice& device() { return *attachment_->device(); }
 
  private:
   struct Rows;
@@ -65,17 +63,13 @@ class PagedWorker {
   Result<Rows> find_rows(const MovePlan& plan, std::span<const std::int64_t> block_ids) const;
   std::vector<std::uint64_t> expected_sums(const MovePlan& plan, const Rows& rows) const;
 
-  // Constant after create(), but for abandon().
+  // Constant after create().
   ArenaView& view_;
   const PagedWorkerOptions options_;
   std::uint64_t parts_offset_bytes_ = 0;  // In a block.
   std::uint64_t parts_bytes_ = 0;
-  std::shared_ptr<PagedDevice> device_;
-  transfer::AttachmentId attachment_id_ = 0;
-  // Guarded by mutex_.
-  std::mutex mutex_;
-  std::set<PlanId> submitted_;  // The newest; older ones count as submitted.
-  PlanId last_forgotten_plan_ = 0;
+  std::shared_ptr<const PagedAttachment> attachment_;
+  std::shared_ptr<SubmittedPlans> submitted_;  // Of all workers of the rank.
 };
 
 }  // namespace kvtier::paged

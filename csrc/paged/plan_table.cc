@@ -25,6 +25,13 @@ Status lost(std::uint32_t rank) {
   return Status(StatusCode::kIoError, "its process has ended: rank=" + std::to_string(rank));
 }
 
+/// What a move ends with that touched no row.
+BlockMoveResult cancelled() {
+  BlockMoveResult result;
+  result.status = Status(StatusCode::kCancelled, "cancelled");
+  return result;
+}
+
 /// What an answer says of one part.
 struct PartSums {
   const RankResult* answer = nullptr;
@@ -103,7 +110,6 @@ Result<BlockMover::MoveId> PlanTable::start(CallId call_id, BlockMove move,
   if (open.has_lost_rank) return Status(StatusCode::kIoError, "a rank of the call has ended");
   Pending pending;
   pending.call_id = call_id;
-  pending.num_parts = open.call.num_parts;
   pending.on_end = std::move(on_end);
   MovePlan& plan = pending.plan;
   plan.arena_id = arena_id_;
@@ -111,6 +117,7 @@ Result<BlockMover::MoveId> PlanTable::start(CallId call_id, BlockMove move,
   plan.direction = open.call.direction;
   plan.num_ranks = open.call.num_ranks;
   plan.namespace_id = open.call.namespace_id;
+  plan.part_bytes = open.call.part_bytes;
   plan.block_indices = std::move(move.block_indices);
   plan.checksums = std::move(move.checksums);
   for (const std::byte* slot : move.slots) {
@@ -129,10 +136,10 @@ std::optional<BlockMoveResult> PlanTable::cancel(PlanId plan_id, bool are_slots_
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = plans_.find(plan_id);
   if (found == plans_.end()) return std::nullopt;  // Its end is on the way.
-  const Pending& pending = found->second;
+  Pending& pending = found->second;
+  pending.is_cancelled = true;
   if (pending.is_taken && !are_slots_dead) return std::nullopt;
-  BlockMoveResult result;
-  result.status = Status(StatusCode::kCancelled, "cancelled");
+  BlockMoveResult result = cancelled();
   const bool is_load = pending.plan.direction == TransferDirection::kLoad;
   if (pending.is_taken && is_load) result.undefined_indices = pending.plan.block_indices;
   plans_.erase(found);
@@ -156,10 +163,30 @@ std::vector<MovePlan> PlanTable::take(CallId call_id, Clock& clock, TimeNs deadl
   }
   std::vector<MovePlan> taken;
   for (auto& [plan_id, pending] : plans_) {
-    if (pending.call_id != call_id || std::exchange(pending.is_taken, true)) continue;
-    taken.push_back(pending.plan);
+    if (pending.call_id == call_id && !pending.is_taken) taken.push_back(pending.plan);
   }
+  // Not before all of them are in the list.
+  for (const MovePlan& plan : taken) plans_.at(plan.plan_id).is_taken = true;
   return taken;
+}
+
+void PlanTable::put_back(std::span<const PlanId> plan_ids) {
+  std::vector<Plans::node_type> ended;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const PlanId plan_id : plan_ids) {
+      const auto found = plans_.find(plan_id);
+      if (found == plans_.end() || !std::exchange(found->second.is_taken, false)) continue;
+      // An answer that is there is that of a rank that was abandoned.
+      const bool is_over = found->second.is_cancelled || !found->second.answers.empty();
+      if (is_over) ended.push_back(plans_.extract(found));
+    }
+    changed_.notify_all();
+  }
+  for (auto& it : ended) {
+    const Pending& pending = it.mapped();
+    pending.on_end(pending.answers.empty() ? cancelled() : join_answers(pending));
+  }
 }
 
 bool PlanTable::is_exhausted(CallId call_id) const {
@@ -262,10 +289,11 @@ Status PlanTable::check_answer(const Pending& pending, const RankResult& result)
     return misfit(result, "it is for num_ranks=" + std::to_string(plan.num_ranks));
   }
   const PartRange& parts = result.parts;
-  if (parts.first > pending.num_parts || parts.num_parts > pending.num_parts - parts.first) {
+  if (parts.first > pending.plan.part_bytes.size() ||
+      parts.num_parts > pending.plan.part_bytes.size() - parts.first) {
     return misfit(result, "parts " + std::to_string(parts.first) + " to " +
                               std::to_string(parts.first + parts.num_parts) +
-                              " of num_parts=" + std::to_string(pending.num_parts));
+                              " of num_parts=" + std::to_string(pending.plan.part_bytes.size()));
   }
   const bool is_summed =
       plan.direction == TransferDirection::kSave && !plan.keys.empty() && result.status.is_ok();
@@ -304,7 +332,7 @@ BlockMoveResult PlanTable::join_answers(const Pending& pending) {
     const bool is_worse = joined.status.is_ok() || joined.status.code() == StatusCode::kCorrupt;
     if (!answer.status.is_ok() && is_worse) joined.status = answer.status;
   }
-  const std::vector<PartSums> owners = owners_of(pending.answers, pending.num_parts);
+  const std::vector<PartSums> owners = owners_of(pending.answers, pending.plan.part_bytes.size());
   if (joined.status.is_ok()) {
     for (std::size_t part_index = 0; part_index < owners.size(); ++part_index) {
       if (owners[part_index].answer != nullptr) continue;

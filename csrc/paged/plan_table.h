@@ -33,7 +33,7 @@ class PlanTable {
     transfer::TransferDirection direction = transfer::TransferDirection::kSave;
     NamespaceId namespace_id;
     std::uint32_t num_ranks = 1;
-    std::size_t num_parts = 1;
+    std::vector<std::uint64_t> part_bytes;
   };
 
   PlanTable();
@@ -55,6 +55,9 @@ class PlanTable {
   /// Plans of the call that nobody took yet, each once. Blocks until `deadline_ns` for the first,
   /// not when there will be no more.
   std::vector<MovePlan> take(CallId call_id, Clock& clock, TimeNs deadline_ns);
+  /// Plans that were taken and that no rank will see: they can be taken anew, or end now if they
+  /// were to end meanwhile.
+  void put_back(std::span<const PlanId> plan_ids);
   /// Whether take() has given all that will ever come.
   bool is_exhausted(CallId call_id) const;
 
@@ -86,9 +89,9 @@ class PlanTable {
   struct Pending {
     MovePlan plan;
     CallId call_id = 0;
-    std::size_t num_parts = 1;
     BlockMover::OnEnd on_end;
     bool is_taken = false;
+    bool is_cancelled = false;  // The store wants its end, when it was taken.
     std::map<std::uint32_t, RankResult> answers;
   };
   using Plans = std::map<PlanId, Pending>;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "paged/plan_table.h"
@@ -25,10 +26,11 @@ class PlannedMover final : public BlockMover {
   }
   void finish_starting() override { plans_->finish_starting(call_id_); }
 
-  /// As PlanTable::take() and is_exhausted(), of this save or load.
+  /// As PlanTable::take(), put_back() and is_exhausted(), of this save or load.
   std::vector<MovePlan> take_plans(Clock& clock, TimeNs deadline_ns) {
     return plans_->take(call_id_, clock, deadline_ns);
   }
+  void put_back_plans(std::span<const PlanId> plan_ids) { plans_->put_back(plan_ids); }
   bool is_exhausted() const { return plans_->is_exhausted(call_id_); }
 
  private:

@@ -85,21 +85,29 @@ bool HostMemoryLocker::lock_piece(std::unique_lock<std::mutex>& lock) {
     locked = Status(StatusCode::kInternal, error.what());
   }
   lock.lock();
-  take_answer(item, piece, locked);
+  const auto refused = take_answer(item, piece, locked);
+  if (!refused.empty()) {
+    // The driver takes its time for this too.
+    lock.unlock();
+    unlock(refused);
+    lock.lock();
+  }
   locking_ = nullptr;
   changed_.notify_all();
   return true;
 }
 
 // The item is still there: whoever drops it waits for this.
-void HostMemoryLocker::take_answer(Item& item, std::span<std::byte> piece, const Status& locked) {
+std::vector<std::span<std::byte>> HostMemoryLocker::take_answer(Item& item,
+                                                                std::span<std::byte> piece,
+                                                                const Status& locked) {
   if (locked.is_ok()) {
     if (!piece.empty()) item.pieces.push_back(piece);
     item.locked_bytes += piece.size();
-    if (item.locked_bytes < item.memory.size()) return;
+    if (item.locked_bytes < item.memory.size()) return {};
     ranges_.adopt(item.memory, std::exchange(item.pieces, {}));
     item.state = HostMemoryState::kReady;
-    return;
+    return {};
   }
   item.refusal = Status(locked.code(),
                         locked.message() + ": locked_bytes=" + std::to_string(item.locked_bytes) +
@@ -107,7 +115,7 @@ void HostMemoryLocker::take_answer(Item& item, std::span<std::byte> piece, const
                         locked.os_errno());
   item.state = HostMemoryState::kRefused;
   item.locked_bytes = 0;
-  unlock(std::exchange(item.pieces, {}));
+  return std::exchange(item.pieces, {});
 }
 
 HostMemoryInfo HostMemoryLocker::info(std::span<std::byte> memory) const {

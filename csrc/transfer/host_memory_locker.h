@@ -69,7 +69,9 @@ class HostMemoryLocker {
   void run_thread();
   // With mutex_ held through `lock`, which is let go of meanwhile; whether there was a piece to do.
   bool lock_piece(std::unique_lock<std::mutex>& lock);
-  void take_answer(Item& item, std::span<std::byte> piece, const Status& locked);
+  // Returns the pieces that are to be unlocked again.
+  std::vector<std::span<std::byte>> take_answer(Item& item, std::span<std::byte> piece,
+                                                const Status& locked);
   Items::iterator find(std::span<std::byte> memory);
   Items::const_iterator find(std::span<std::byte> memory) const;
   Items::iterator find_pending();

@@ -17,7 +17,7 @@ void PageLockedRanges::unlock(const Pieces& pieces) {
 
 void PageLockedRanges::abandon() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ranges_.clear();
+  ranges_.clear();  // Nobody asks for a view any more, and the end needs no memory.
 }
 
 Status PageLockedRanges::lock(std::span<std::byte> memory) {
@@ -51,11 +51,13 @@ void PageLockedRanges::adopt(std::span<std::byte> memory, Pieces pieces) {
   // What somebody else locked at a good address before stays at it.
   range.can_kernels_reach = can_kernels_reach || (range.num_uses > 1 && range.can_kernels_reach);
   range.pieces.insert(range.pieces.end(), pieces.begin(), pieces.end());
+  renew_view();
 }
 
 void PageLockedRanges::add(std::span<std::byte> memory) {
   std::lock_guard<std::mutex> lock(mutex_);
   ++ranges_[{memory.data(), memory.size()}].num_uses;
+  renew_view();
 }
 
 void PageLockedRanges::remove(std::span<std::byte> memory) {
@@ -66,43 +68,73 @@ void PageLockedRanges::remove(std::span<std::byte> memory) {
     if (found == ranges_.end() || --found->second.num_uses > 0) return;
     pieces = std::move(found->second.pieces);
     ranges_.erase(found);
+    renew_view();
   }
   unlock(pieces);
 }
 
-bool PageLockedRanges::contains_locked(const std::byte* begin, std::uint64_t length_bytes,
-                                       Reach reach) const {
-  // Ranges may overlap, so the nearest that begins before is not the only one to look at.
-  for (auto next = ranges_.upper_bound({begin, UINT64_MAX}); next != ranges_.begin();) {
-    const auto& [place, range] = *--next;
-    const auto inside_bytes = static_cast<std::uint64_t>(begin - place.first);
-    if (inside_bytes > place.second || length_bytes > place.second - inside_bytes) continue;
-    if (reach == Reach::kCopies || range.can_kernels_reach) return true;
-  }
-  return false;
-}
-
-bool PageLockedRanges::contain_all(std::span<std::byte* const> begins, std::uint64_t length_bytes,
-                                   Reach reach) const {
+std::shared_ptr<const PageLockedView> PageLockedRanges::view() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::all_of(begins.begin(), begins.end(), [&](const std::byte* begin) {
-    return contains_locked(begin, length_bytes, reach);
-  });
+  return view_;
 }
 
-std::vector<const std::byte*> PageLockedRanges::borders() const {
-  std::vector<const std::byte*> borders;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [place, range] : ranges_) {
-      borders.push_back(place.first);
-      borders.push_back(place.first + place.second);
-      for (const std::span<std::byte> piece : range.pieces) borders.push_back(piece.data());
-    }
+void PageLockedRanges::renew_view() {
+  auto view = std::make_shared<PageLockedView>();
+  const std::byte* last_end = nullptr;
+  for (const auto& [place, range] : ranges_) {
+    const std::byte* end = place.first + place.second;
+    last_end = std::max(last_end, end);
+    view->ranges.push_back({place.first, end, last_end, range.can_kernels_reach});
+    view->borders.push_back(place.first);
+    view->borders.push_back(end);
+    for (const std::span<std::byte> piece : range.pieces) view->borders.push_back(piece.data());
   }
-  std::sort(borders.begin(), borders.end());
-  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
-  return borders;
+  std::sort(view->borders.begin(), view->borders.end());
+  view->borders.erase(std::unique(view->borders.begin(), view->borders.end()), view->borders.end());
+  view_ = std::move(view);
+}
+
+namespace {
+
+bool is_inside(const PageLockedView::Range& range, const std::byte* begin,
+               std::uint64_t length_bytes) {
+  return begin >= range.begin && begin <= range.end &&
+         length_bytes <= static_cast<std::uint64_t>(range.end - begin);
+}
+
+// The range around the place that is good for most; null: there is none.
+const PageLockedView::Range* find_range(const std::vector<PageLockedView::Range>& ranges,
+                                        const std::byte* begin, std::uint64_t length_bytes) {
+  auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
+                               [](const std::byte* address, const PageLockedView::Range& range) {
+                                 return address < range.begin;
+                               });
+  const PageLockedView::Range* found = nullptr;
+  // Ranges may overlap, so the nearest that begins before is not the only one to look at.
+  while (next != ranges.begin() && (--next)->last_end > begin) {
+    if (!is_inside(*next, begin, length_bytes)) continue;
+    found = &*next;
+    if (found->can_kernels_reach) break;
+  }
+  return found;
+}
+
+}  // namespace
+
+Reach PageLockedView::reach_of(std::span<std::byte* const> begins,
+                               std::uint64_t length_bytes) const {
+  Reach reach = Reach::kKernels;
+  const Range* found = nullptr;
+  for (const std::byte* begin : begins) {
+    // Slots of a job lie mostly in one arena. What only copies reach is looked up again while it
+    // could make the answer worse.
+    const bool is_known = found != nullptr && is_inside(*found, begin, length_bytes) &&
+                          (found->can_kernels_reach || reach == Reach::kCopies);
+    if (!is_known) found = find_range(ranges, begin, length_bytes);
+    if (found == nullptr) return Reach::kNone;
+    if (!found->can_kernels_reach) reach = Reach::kCopies;
+  }
+  return reach;
 }
 
 std::uint64_t PageLockedRanges::num_bytes() const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -14,13 +15,29 @@
 
 namespace kvtier::transfer {
 
+/// Who reaches some memory: nobody that needs it page-locked, copies, or kernels too.
+enum class Reach : std::uint8_t { kNone, kCopies, kKernels };
+
+/// The ranges at one moment: made when they change, so that a job has only to look. Constant.
+struct PageLockedView {
+  struct Range {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+    const std::byte* last_end = nullptr;  // Of all the ranges up to this one, which may overlap.
+    bool can_kernels_reach = false;
+  };
+  std::vector<Range> ranges;  // By begin.
+  /// Where pieces begin and ranges end, in ascending order: no copy may go past one.
+  std::vector<const std::byte*> borders;
+
+  /// Who reaches all of the places, each of which, `length_bytes` of it, lies in one range.
+  Reach reach_of(std::span<std::byte* const> begins, std::uint64_t length_bytes) const;
+};
+
 class PageLockedRanges {
  public:
   /// One registration of hundreds of GiB fails on some systems however much memory is free.
   static constexpr std::uint64_t kPieceBytesMax = 64ull << 30;
-
-  /// Who has to reach the memory: copies, or kernels too.
-  enum class Reach : std::uint8_t { kCopies, kKernels };
 
   /// `device` outlives the ranges. piece_bytes_max: smaller ones are for tests.
   explicit PageLockedRanges(Device& device, std::uint64_t piece_bytes_max = kPieceBytesMax)
@@ -39,14 +56,11 @@ class PageLockedRanges {
   /// Forgets all and leaves it locked: the device may be using it.
   void abandon();
 
-  /// Whether each of the places, `length_bytes` of it, lies in one range.
-  bool contain_all(std::span<std::byte* const> begins, std::uint64_t length_bytes,
-                   Reach reach = Reach::kCopies) const;
+  /// Never null. Later changes make another one.
+  std::shared_ptr<const PageLockedView> view() const;
   bool contains(std::byte* begin, std::uint64_t length_bytes, Reach reach = Reach::kCopies) const {
-    return contain_all({&begin, 1}, length_bytes, reach);
+    return view()->reach_of({&begin, 1}, length_bytes) >= reach;
   }
-  /// Where pieces begin and ranges end, in ascending order: no copy may go past one.
-  std::vector<const std::byte*> borders() const;
   std::uint64_t num_bytes() const;
 
  private:
@@ -60,14 +74,15 @@ class PageLockedRanges {
   using Place = std::pair<const std::byte*, std::uint64_t>;
 
   void unlock(const Pieces& pieces);
-  // With mutex_ held.
-  bool contains_locked(const std::byte* begin, std::uint64_t length_bytes, Reach reach) const;
+  // With mutex_ held: after each change of ranges_.
+  void renew_view();
 
   Device& device_;
   const std::uint64_t piece_bytes_max_;
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::map<Place, Range> ranges_;
+  std::shared_ptr<const PageLockedView> view_ = std::make_shared<const PageLockedView>();
 };
 
 }  // namespace kvtier::transfer

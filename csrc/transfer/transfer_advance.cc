@@ -2,7 +2,6 @@
 // Thread safety: see the header of the implementation.
 #include <algorithm>
 #include <exception>
-#include <functional>
 #include <new>
 #include <string>
 #include <utility>
@@ -210,7 +209,7 @@ bool TransferEngine::Impl::take_next(Direction& direction) {
 bool TransferEngine::Impl::can_wait(TransferJob& job) {
   prepare_job(job);
   if (device_info_.kind == DeviceKind::kHost) return true;
-  if (!job.is_page_locked && !job.is_bounced) return false;
+  if (job.reach == Reach::kNone && !job.is_bounced) return false;
   const FragmentTable& table = job.attachment->table;
   const std::uint64_t ahead_bytes = TransferPipe::kChunksInFlightMax * options_.chunk_bytes;
   const std::uint64_t num_blocks =
@@ -256,17 +255,13 @@ bool TransferEngine::Impl::submit_chunks(Direction& direction) {
 // What has to be known before it can be begun; once a job. What is in the way stands in its status.
 void TransferEngine::Impl::prepare_job(TransferJob& job) {
   if (job.is_prepared) return;
-  const std::uint64_t block_bytes = job.attachment->table.block_bytes();
-  job.is_page_locked = ranges_.contain_all(job.slots, block_bytes);
+  job.page_locked = ranges_.view();
+  job.reach = job.page_locked->reach_of(job.slots, job.attachment->table.block_bytes());
   job.status = choose_method(job);
   // Copies of the host itself need no memory of a special kind.
   const bool is_copied =
       device_info_.kind != DeviceKind::kHost && job.method != TransferMethod::kZeroCopy;
-  if (job.status.is_ok() && is_copied && !job.is_page_locked) job.is_bounced = take_ring(job);
-  const std::vector<const std::byte*> borders = ranges_.borders();
-  job.borders.resize(borders.size() + job.attachment->borders.size());
-  std::merge(borders.begin(), borders.end(), job.attachment->borders.begin(),
-             job.attachment->borders.end(), job.borders.begin(), std::less<const std::byte*>());
+  if (job.status.is_ok() && is_copied && job.reach == Reach::kNone) job.is_bounced = take_ring(job);
   job.is_prepared = true;
 }
 
@@ -340,10 +335,7 @@ MethodSet TransferEngine::Impl::allowed_methods(const TransferJob& job) const {
   auto& staged = is_allowed[static_cast<std::size_t>(TransferMethod::kStaged)];
   staged = device_info_.has_kernels && !device_info_.is_memory_unified;
   zero_copy = device_info_.has_kernels && device_info_.can_kernels_reach_host;
-  if (zero_copy && device_info_.kind != DeviceKind::kHost) {
-    zero_copy = ranges_.contain_all(job.slots, job.attachment->table.block_bytes(),
-                                    PageLockedRanges::Reach::kKernels);
-  }
+  if (device_info_.kind != DeviceKind::kHost) zero_copy = zero_copy && job.reach == Reach::kKernels;
   // One memory: a kernel that reads and writes it is all there is to do.
   if (zero_copy && device_info_.is_memory_unified && job.wanted_method == TransferMethod::kAuto) {
     is_allowed[static_cast<std::size_t>(TransferMethod::kCopyEngine)] = false;
@@ -357,14 +349,10 @@ void TransferEngine::Impl::publish_done(TransferJob& job, Direction& direction) 
     // The job itself is fine; only that nobody can be ordered after it before it has ended.
     return;
   }
-  const Status recorded = direction.pipe->record_done(job, made.value());
-  if (!recorded.is_ok()) {
-    device_.destroy_event(made.value());
-    return;
-  }
+  auto done = std::make_shared<const ReadyPoint>(device_, made.value());
+  if (!direction.pipe->record_done(job, done->event()).is_ok()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  job.done = made.value();
-  job.is_done_recorded = true;
+  job.done = std::move(done);
   // A call of the system, so not for nothing.
   if (num_order_waits_ > 0) jobs_changed_.notify_all();
 }

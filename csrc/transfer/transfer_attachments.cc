@@ -42,22 +42,27 @@ Status TransferEngine::Impl::detach(AttachmentId attachment_id) {
   if (!device_.is_this_process()) {
     return Status(StatusCode::kClosed, "cannot detach from the device of another process");
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = attachments_.find(attachment_id);
-  if (found == attachments_.end()) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        "cannot detach: unknown attachment: attachment_id=" + std::to_string(attachment_id));
-  }
-  for (const auto& [job_id, job] : jobs_) {
-    if (!job->is_ended && job->attachment == found->second) {
-      return Status(StatusCode::kBusy, "cannot detach while a job is under way: attachment_id=" +
-                                           std::to_string(attachment_id) +
-                                           " job_id=" + std::to_string(job_id));
+  std::shared_ptr<const Attachment> detached;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = attachments_.find(attachment_id);
+    if (found == attachments_.end()) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          "cannot detach: unknown attachment: attachment_id=" + std::to_string(attachment_id));
     }
+    for (const auto& [job_id, job] : jobs_) {
+      if (!job->is_ended && job->attachment == found->second) {
+        return Status(StatusCode::kBusy, "cannot detach while a job is under way: attachment_id=" +
+                                             std::to_string(attachment_id) +
+                                             " job_id=" + std::to_string(job_id));
+      }
+    }
+    detached = std::move(found->second);
+    attachments_.erase(found);
   }
-  if (device_info_.has_kernels) device_.destroy_fragment_table(found->second->table_id);
-  attachments_.erase(found);
+  // Nobody finds it any more. With no mutex held: the device may be making another table.
+  if (device_info_.has_kernels) device_.destroy_fragment_table(detached->table_id);
   return Status::ok();
 }
 

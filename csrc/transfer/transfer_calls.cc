@@ -179,7 +179,7 @@ Status TransferEngine::Impl::order_stream_after(TransferJobId job_id, StreamId s
   const JobPointer job = found->second;
   ++num_order_waits_;
   const bool is_known =
-      wait_for(lock, deadline_ns, [&job] { return job->is_done_recorded || job->is_ended; });
+      wait_for(lock, deadline_ns, [&job] { return job->done != nullptr || job->is_ended; });
   --num_order_waits_;
   if (!is_known) {
     return Status(StatusCode::kTimeout,
@@ -187,7 +187,10 @@ Status TransferEngine::Impl::order_stream_after(TransferJobId job_id, StreamId s
   }
   // Ended: there is nothing left to come after.
   if (job->is_ended) return Status::ok();
-  return device_.order_stream_after(stream, job->done);
+  const std::shared_ptr<const ReadyPoint> done = job->done;
+  // The driver may hold this call up, and must not hold up the engine's thread and other callers.
+  lock.unlock();
+  return device_.order_stream_after(stream, done->event());
 }
 
 TransferResult TransferEngine::Impl::take_result_locked(
@@ -223,10 +226,13 @@ Result<TransferResult> TransferEngine::Impl::take(TransferJobId job_id) {
 
 TransferStats TransferEngine::Impl::stats() const {
   if (!is_this_process()) return {};
+  // Before: they have mutexes of their own, and nobody waits for one with another held.
+  const std::uint64_t page_locked_bytes = ranges_.num_bytes();
+  const std::uint64_t pending_bytes = locker_.pending_bytes();
   std::lock_guard<std::mutex> lock(mutex_);
   TransferStats stats = stats_;
-  stats.page_locked_bytes = ranges_.num_bytes();
-  stats.page_lock_pending_bytes = locker_.pending_bytes();
+  stats.page_locked_bytes = page_locked_bytes;
+  stats.page_lock_pending_bytes = pending_bytes;
   return stats;
 }
 

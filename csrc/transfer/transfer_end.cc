@@ -12,8 +12,8 @@ bool TransferEngine::Impl::has_left_pipe(const TransferJob& job) {
   if (job.num_chunks_in_flight > 0) return false;
   const bool has_stopped = !job.status.is_ok() || job.is_cancelled.load(std::memory_order_relaxed);
   if (!job.is_submitted()) return has_stopped;
-  if (!job.is_done_recorded) return true;
-  const Result<bool> is_done = device_.query_event(job.done);
+  if (job.done == nullptr) return true;
+  const Result<bool> is_done = device_.query_event(job.done->event());
   return !is_done.is_ok() || is_done.value();
 }
 
@@ -37,6 +37,9 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   const auto method = static_cast<std::size_t>(job->method);
   // From here on nothing may throw: a job ends once.
   if (job->on_result != nullptr) ended_.push_back(job);
+  // Given back with no mutex held: the device has its own, and may be making an event.
+  release_events(*job);
+  std::shared_ptr<const ReadyPoint> done;
   std::lock_guard<std::mutex> lock(mutex_);
   if (result.status.is_ok() || result.status.code() == StatusCode::kCorrupt) {
     const FragmentTable& table = job->attachment->table;
@@ -54,7 +57,7 @@ void TransferEngine::Impl::end_job(const JobPointer& job) {
   }
   stats_.bounced_bytes = 0;
   for (const Direction& each : directions_) stats_.bounced_bytes += each.pipe->bounced_bytes();
-  release_events(*job);
+  done = std::move(job->done);
   job->result = std::move(result);
   job->sums.reset();
   job->is_ended = true;
@@ -98,8 +101,8 @@ void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result)
     return;
   }
   result.moved_bytes = job.num_bytes();
-  if (job.is_done_recorded && job.has_begun) {
-    const Result<TimeNs> elapsed_ns = device_.elapsed_ns(job.begin, job.done);
+  if (job.done != nullptr && job.has_begun) {
+    const Result<TimeNs> elapsed_ns = device_.elapsed_ns(job.begin, job.done->event());
     if (elapsed_ns.is_ok()) result.device_ns = elapsed_ns.value();
   }
   if (!job.is_hashed()) return;
@@ -117,10 +120,8 @@ void TransferEngine::Impl::fill_result(TransferJob& job, TransferResult& result)
 
 void TransferEngine::Impl::release_events(TransferJob& job) {
   job.ready.reset();
-  for (Event* event : {&job.begin, &job.done}) {
-    device_.destroy_event(*event);
-    *event = {};
-  }
+  device_.destroy_event(job.begin);
+  job.begin = {};
 }
 
 }  // namespace kvtier::transfer

@@ -127,7 +127,7 @@ class TransferEngine::Impl {
   std::deque<JobPointer> ended_;     // With an on_result that was not called yet.
   bool is_failing_ = false;          // As has_failed_, seen without the mutex.
 
-  // Guarded by mutex_.
+  // Guarded by mutex_, with which no call of the device is made: a driver may hold it up.
   mutable std::mutex mutex_;
   std::condition_variable thread_woken_;
   std::condition_variable jobs_changed_;

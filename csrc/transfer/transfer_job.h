@@ -11,6 +11,8 @@
 
 #include "device/fragment_table.h"
 #include "transfer/block_sums.h"
+#include "transfer/page_locked_ranges.h"
+#include "transfer/ready_point.h"
 #include "transfer/transfer_types.h"
 
 namespace kvtier::transfer {
@@ -39,11 +41,11 @@ struct TransferJob {
 
   // Of the engine's thread.
   TransferMethod method = TransferMethod::kAuto;
-  bool is_prepared = false;     // The method was chosen, or `status` says why there is none.
-  bool is_page_locked = false;  // All its slots are.
-  bool is_bounced = false;      // Its host side is the ring instead of its slots.
-  std::vector<const std::byte*> borders;  // No copy may go past one; in ascending order.
-  Event begin;                            // Recorded when the device reaches the job.
+  bool is_prepared = false;    // The method was chosen, or `status` says why there is none.
+  Reach reach = Reach::kNone;  // Who reaches all its slots.
+  bool is_bounced = false;     // Its host side is the ring instead of its slots.
+  std::shared_ptr<const PageLockedView> page_locked;  // As it was when the job was prepared.
+  Event begin;                                        // Recorded when the device reaches the job.
   bool has_begun = false;
   std::uint64_t next_leaf = 0;
   std::uint64_t num_chunks = 0;
@@ -52,8 +54,9 @@ struct TransferJob {
   Status status;
 
   // Guarded by the engine's mutex.
-  Event done;  // After the last byte; owned until the result is polled.
-  bool is_done_recorded = false;
+  // After the last byte; null: not recorded yet, or ended. Callers who order streams after it hold
+  // it, so that they need no mutex while the device is told.
+  std::shared_ptr<const ReadyPoint> done;
   bool is_ended = false;  // The result is there, and nobody touches the buffers any more.
   TransferResult result;
 

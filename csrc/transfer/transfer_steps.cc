@@ -1,6 +1,7 @@
 // What the steps of a chunk are made of: copies, kernels, and the host's own share. Thread safety:
 // see the header of the pipe.
 #include <algorithm>
+#include <utility>
 
 #include "base/checksum.h"
 #include "layout/copy_plan.h"
@@ -16,7 +17,9 @@ Status TransferPipe::submit_copies(const TransferJob& job, const Chunk& chunk,
   } else {
     plan_fragment_copies(job, chunk);
   }
-  if (!job.borders.empty()) layout::cut_at_borders(job.borders, pieces_, cut_pieces_);
+  layout::CopyBorders borders{job.attachment->borders, job.page_locked->borders};
+  if (job.direction == TransferDirection::kLoad) std::swap(borders.source, borders.target);
+  layout::cut_at_borders(borders, pieces_, cut_pieces_);
   if (is_after_kernel && chunk.digests != nullptr) {
     const auto* source =
         reinterpret_cast<const std::byte*>(device_digests_ + chunk.place * leaves_per_chunk_);

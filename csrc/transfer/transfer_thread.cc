@@ -92,11 +92,11 @@ void TransferEngine::Impl::wake_locked() {
 // What is still in flight goes on being looked after, by the thread or by whoever drives.
 bool TransferEngine::Impl::close(TimeNs deadline_ns) {
   if (!is_this_process()) return true;
+  locker_.cancel();
   std::unique_lock<std::mutex> lock(mutex_);
   is_closed_ = true;
   for (const auto& [job_id, job] : jobs_) job->is_cancelled.store(true, std::memory_order_relaxed);
   wake_locked();
-  locker_.cancel();
   if (!wait_for(lock, deadline_ns, [this] { return num_running_ == 0; })) return false;
   return join_thread(lock, std::max(deadline_ns, clock_.now_ns() + kStopGraceNs));
 }

@@ -29,6 +29,8 @@ class DeviceDouble final : public Device {
 
   /// Called before each of these calls; what is not ok is the call's answer.
   std::function<Status(DeviceCall)> on_call;
+  /// Called before each call that a driver would have to do.
+  std::function<void()> on_any_call;
   /// Changes what info() says.
   std::function<void(DeviceInfo&)> on_info;
 
@@ -43,7 +45,18 @@ class DeviceDouble final : public Device {
   }
 
  private:
-  Status ask(DeviceCall call) { return on_call == nullptr ? Status::ok() : on_call(call); }
+  Status ask(DeviceCall call) {
+    tell();
+    return on_call == nullptr ? Status::ok() : on_call(call);
+  }
+  void tell() {
+    if (on_any_call != nullptr) on_any_call();
+  }
+  /// Of a call that has no other hook.
+  Device& told() {
+    tell();
+    return inner_;
+  }
 
   DeviceInfo do_info() const override {
     DeviceInfo info = inner_.info();
@@ -51,38 +64,38 @@ class DeviceDouble final : public Device {
     return info;
   }
   Result<std::byte*> do_allocate(std::uint64_t length_bytes) override {
-    return inner_.allocate(length_bytes);
+    return told().allocate(length_bytes);
   }
-  void do_deallocate(std::byte* memory) override { inner_.deallocate(memory); }
+  void do_deallocate(std::byte* memory) override { told().deallocate(memory); }
   Result<std::byte*> do_allocate_page_locked(std::uint64_t length_bytes) override {
     Status good = ask(DeviceCall::kAllocatePageLocked);
     if (!good.is_ok()) return good;
     return inner_.allocate_page_locked(length_bytes);
   }
   void do_deallocate_page_locked(std::byte* memory) override {
-    inner_.deallocate_page_locked(memory);
+    told().deallocate_page_locked(memory);
   }
   Status do_page_lock(std::span<std::byte> memory) override {
     Status good = ask(DeviceCall::kPageLock);
     return good.is_ok() ? inner_.page_lock(memory) : good;
   }
-  void do_page_unlock(std::byte* memory) override { inner_.page_unlock(memory); }
+  void do_page_unlock(std::byte* memory) override { told().page_unlock(memory); }
   Result<std::uint64_t> do_identify_memory(const std::byte* address,
                                            std::uint64_t length_bytes) override {
-    return inner_.identify_memory(address, length_bytes);
+    return told().identify_memory(address, length_bytes);
   }
   Result<Event> do_create_event(EventUse use) override {
     Status good = ask(DeviceCall::kCreateEvent);
     if (!good.is_ok()) return good;
     return inner_.create_event(use);
   }
-  void do_destroy_event(Event event) override { inner_.destroy_event(event); }
+  void do_destroy_event(Event event) override { told().destroy_event(event); }
   Status do_record_event(Event event, StreamId stream) override {
     Status good = ask(DeviceCall::kRecordEvent);
     return good.is_ok() ? inner_.record_event(event, stream) : good;
   }
   Status do_order_stream_after(StreamId stream, Event event) override {
-    return inner_.order_stream_after(stream, event);
+    return told().order_stream_after(stream, event);
   }
   Result<bool> do_query_event(Event event) override {
     Status good = ask(DeviceCall::kQueryEvent);
@@ -90,15 +103,15 @@ class DeviceDouble final : public Device {
     return inner_.query_event(event);
   }
   Status do_wait_event(Event event, TimeNs deadline_ns) override {
-    return inner_.wait_event(event, deadline_ns);
+    return told().wait_event(event, deadline_ns);
   }
   Result<TimeNs> do_elapsed_ns(Event begin, Event end) override {
-    return inner_.elapsed_ns(begin, end);
+    return told().elapsed_ns(begin, end);
   }
   Result<LaneId> do_create_lane(LanePriority priority) override {
-    return inner_.create_lane(priority);
+    return told().create_lane(priority);
   }
-  void do_destroy_lane(LaneId lane) override { inner_.destroy_lane(lane); }
+  void do_destroy_lane(LaneId lane) override { told().destroy_lane(lane); }
   Status do_order_lane_after(LaneId lane, Event event) override {
     Status good = ask(DeviceCall::kOrderLane);
     return good.is_ok() ? inner_.order_lane_after(lane, event) : good;
@@ -117,10 +130,10 @@ class DeviceDouble final : public Device {
     return inner_.submit_copies(lane, pieces);
   }
   Result<std::uint32_t> do_create_fragment_table(const FragmentTable& table) override {
-    return inner_.create_fragment_table(table);
+    return told().create_fragment_table(table);
   }
   void do_destroy_fragment_table(std::uint32_t table_id) override {
-    inner_.destroy_fragment_table(table_id);
+    told().destroy_fragment_table(table_id);
   }
   Status do_submit_block_copy(LaneId lane, const BlockCopy& op) override {
     Status good = ask(DeviceCall::kSubmitBlockCopy);

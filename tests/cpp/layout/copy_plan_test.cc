@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -29,14 +28,14 @@ TEST_CASE("no piece goes past a border on either side, and all bytes are still m
   for (std::size_t index = 0; index < source.size(); ++index) {
     source[index] = static_cast<std::byte>(index * 7);
   }
-  std::vector<const std::byte*> borders = {source.data(),       source.data() + 100,
-                                           source.data() + 700, target.data() + 50,
-                                           target.data() + 100, target.data() + 1000};
-  std::sort(borders.begin(), borders.end(), std::less<const std::byte*>());
+  const std::vector<const std::byte*> sources = {source.data(), source.data() + 100,
+                                                 source.data() + 700};
+  const std::vector<const std::byte*> targets = {target.data() + 50, target.data() + 100,
+                                                 target.data() + 1000};
   std::vector<CopyPiece> pieces = {{source.data(), target.data(), 600},
                                    {source.data() + 600, target.data() + 600, 400}};
   std::vector<CopyPiece> scratch;
-  layout::cut_at_borders(borders, pieces, scratch);
+  layout::cut_at_borders({sources, targets}, pieces, scratch);
   std::vector<std::uint64_t> lengths;
   for (const CopyPiece& piece : pieces) {
     lengths.push_back(piece.length_bytes);
@@ -47,6 +46,51 @@ TEST_CASE("no piece goes past a border on either side, and all bytes are still m
   const std::size_t num_before = pieces.size();
   layout::cut_at_borders({}, pieces, scratch);
   CHECK(pieces.size() == num_before);
+}
+
+TEST_CASE("pieces in any order are cut where borders are, and only there") {
+  constexpr std::uint64_t kSeed = 815;
+  Random random(kSeed);
+  std::vector<std::byte> source(4000);
+  std::vector<std::byte> target(4000);
+  for (int turn = 0; turn < 200; ++turn) {
+    CAPTURE(kSeed);
+    CAPTURE(turn);
+    std::vector<bool> is_border[2] = {std::vector<bool>(4001), std::vector<bool>(4001)};
+    std::vector<const std::byte*> borders[2];
+    for (std::size_t at = 0; at <= source.size(); ++at) {
+      for (std::size_t side = 0; side < 2; ++side) {
+        if (random.next() % 97 != 0) continue;
+        is_border[side][at] = true;
+        borders[side].push_back((side == 0 ? source : target).data() + at);
+      }
+    }
+    std::vector<CopyPiece> pieces;
+    for (int count = 0; count < 20; ++count) {
+      const std::uint64_t length_bytes = 1 + random.next() % 300;
+      pieces.push_back({source.data() + random.next() % (4000 - length_bytes),
+                        target.data() + random.next() % (4000 - length_bytes), length_bytes});
+    }
+    std::vector<CopyPiece> wanted;
+    for (const CopyPiece& piece : pieces) {
+      for (std::uint64_t byte = 0; byte < piece.length_bytes; ++byte) {
+        const auto source_at = static_cast<std::size_t>(piece.source + byte - source.data());
+        const auto target_at = static_cast<std::size_t>(piece.target + byte - target.data());
+        const bool is_cut = byte == 0 || is_border[0][source_at] || is_border[1][target_at];
+        if (is_cut) wanted.push_back({piece.source + byte, piece.target + byte, 0});
+        ++wanted.back().length_bytes;
+      }
+    }
+    std::vector<CopyPiece> scratch;
+    layout::cut_at_borders({borders[0], borders[1]}, pieces, scratch);
+    const bool is_same = std::equal(pieces.begin(), pieces.end(), wanted.begin(), wanted.end(),
+                                    [](const CopyPiece& left, const CopyPiece& right) {
+                                      return left.source == right.source &&
+                                             left.target == right.target &&
+                                             left.length_bytes == right.length_bytes;
+                                    });
+    CHECK(is_same);
+  }
 }
 
 TEST_CASE("a thousand adjacent fragments are one copy") {

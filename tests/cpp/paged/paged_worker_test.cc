@@ -55,6 +55,7 @@ struct WorkerWorld {
       }
     }
     options.parts = range;
+    options.rank = static_cast<std::uint32_t>(range.first);
     const layout::TensorPlace place{tensor.data(), tensor.size()};
     const layout::FragmentPlace fragment{0, 0, row_bytes, row_bytes};
     auto worker = PagedWorker::create(*view, options, {&place, 1}, {&fragment, 1});
@@ -68,6 +69,7 @@ struct WorkerWorld {
     plan.arena_id = arenas[0]->id();
     plan.direction = direction;
     plan.namespace_id = options.namespace_id;
+    plan.part_bytes = kParts;
     plan.block_indices = {0, 2};
     // One slot in the host arena, one in the staging buffers' behind it.
     plan.slot_offsets = {kMiB, 2 * kMiB + 65536};
@@ -169,10 +171,47 @@ TEST_CASE("a worker refuses plans that are not for it") {
   other.arena_id.bytes[1] ^= 1;
   CHECK(world.refusal_of(*worker, other).find("another store") != std::string::npos);
   other = plan;
+  std::swap(other.part_bytes[0], other.part_bytes[2]);  // The same sum, other stretches.
+  CHECK(
+      world.refusal_of(*worker, other)
+          .find("part_bytes=(8192, 0, 5000, 300), the worker was made with part_bytes=(5000, 0") !=
+      std::string::npos);
+  other = plan;
   other.block_indices[1] = 3;
   CHECK(world.refusal_of(*worker, other).find("row of each key") != std::string::npos);
   CHECK(world.carry_out(*worker, plan, {0, 1, 2}).status.is_ok());
   CHECK(world.refusal_of(*worker, plan).find("submitted before") != std::string::npos);
+}
+
+TEST_CASE("of the workers of one rank over one view only one carries a plan out") {
+  WorkerWorld world;
+  std::vector<std::byte> tensors[3];
+  const auto worker = world.make_worker({0, 1}, tensors[0]);
+  const auto twin = world.make_worker({0, 1}, tensors[1]);
+  const auto other = world.make_worker({3, 1}, tensors[2]);  // Of another rank.
+  const MovePlan plan = world.make_plan(TransferDirection::kSave);
+  CHECK(world.carry_out(*worker, plan, {0, 1, 2}).status.is_ok());
+  CHECK(world.refusal_of(*twin, plan).find("submitted before") != std::string::npos);
+  CHECK(world.carry_out(*other, plan, {0, 1, 2}).status.is_ok());
+  // What was refused for another reason was not begun, and a worker made later knows the rest.
+  const MovePlan next = world.make_plan(TransferDirection::kSave);
+  const std::vector<std::int64_t> beyond{0, 1, kRows};
+  CHECK_FALSE(twin->submit(next, beyond, {}, {}).is_ok());
+  CHECK(world.carry_out(*twin, next, {0, 1, 2}).status.is_ok());
+  const auto late = world.make_worker({0, 1}, tensors[1]);
+  CHECK(world.refusal_of(*late, next).find("submitted before") != std::string::npos);
+}
+
+TEST_CASE("plans that are no longer remembered count as submitted") {
+  SubmittedPlans plans;
+  for (PlanId plan_id = 1; plan_id <= SubmittedPlans::kPlansMax + 2; ++plan_id) {
+    CHECK(plans.note(plan_id));
+  }
+  for (const PlanId plan_id : {PlanId{1}, PlanId{2}, PlanId{3}}) CHECK_FALSE(plans.note(plan_id));
+  plans.take_back(3);
+  CHECK(plans.note(3));
+  plans.take_back(2);  // Forgotten stays forgotten.
+  CHECK_FALSE(plans.note(2));
 }
 
 TEST_CASE("after its view has closed a worker does nothing more") {

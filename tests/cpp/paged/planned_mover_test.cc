@@ -166,6 +166,47 @@ TEST_CASE("a cancelled or late move ends at once when nobody took it, else with 
   }
 }
 
+TEST_CASE("plans that were put back are taken anew, by whoever asks next") {
+  PlannedWorld world;
+  const PlannedJob save = world.save(0, 4);
+  const MovePlan lost = world.take_one(save);
+  const PlanId plan_ids[] = {lost.plan_id, lost.plan_id, 12345};
+  CHECK(save.mover->is_exhausted());
+  save.mover->put_back_plans(plan_ids);
+  CHECK_FALSE(save.mover->is_exhausted());
+  // Nobody has it, so nobody can answer it.
+  CHECK_FALSE(world.finish(world.ranks[0].carry_out(lost)));
+  const MovePlan plan = world.take_one(save);
+  CHECK(plan.plan_id == lost.plan_id);
+  for (RankDouble& rank : world.ranks) CHECK(world.finish(rank.carry_out(plan)));
+  world.end(save);
+  CHECK(count_done(world.get(world.space, 0, 4, kBytes)) == 4);
+  save.mover->put_back_plans(plan_ids);  // It has ended.
+  CHECK(world.plans->num_plans() == 0);
+}
+
+TEST_CASE("a move that was to end while its plan was being handed out ends when it is put back") {
+  for (const bool is_abandoned : {false, true}) {
+    CAPTURE(is_abandoned);
+    PlannedWorld world;
+    world.carry_out(world.save(0, 4));
+    const PlannedJob load = world.load(0, 4);
+    const PlanId plan_ids[] = {world.take_one(load).plan_id};
+    if (is_abandoned) {
+      CHECK(world.plans->abandon_rank(1) == 1);
+    } else {
+      CHECK(world.store->cancel_job(*load.job).is_ok());
+    }
+    CHECK(world.store->wait_job(*load.job, 60 * kNsPerS).code() == StatusCode::kTimeout);
+    load.mover->put_back_plans(plan_ids);
+    world.end(load);
+    CHECK(count_done(load.job->outcomes()) == 0);
+    CHECK(load.job->undefined_indices().empty());  // No rank began.
+    CHECK(world.plans->num_plans() == 0);
+    CHECK(world.lookup(world.space, 0, 4) == 4);
+  }
+}
+
 TEST_CASE("a store closes while ranks still work, and their answers come too late") {
   PlannedWorld world;
   world.carry_out(world.save(0, 4));

@@ -117,7 +117,7 @@ struct PlannedWorld : StoreWorld {
 
   std::shared_ptr<PlannedMover> make_mover(TransferDirection direction) {
     const NamespaceId id = key_of(0x1000000 + 7 * 1000003 + kBytes);
-    return std::make_shared<PlannedMover>(plans, PlanTable::Call{direction, id, 2, 2});
+    return std::make_shared<PlannedMover>(plans, PlanTable::Call{direction, id, 2, kParts});
   }
 };
 

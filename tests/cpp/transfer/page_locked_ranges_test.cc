@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <tuple>
 #include <vector>
 
+#include "base/random.h"
 #include "device/device_double.h"
 #include "device/host_device.h"
 #include "testing/sim_world.h"
@@ -13,6 +16,7 @@ namespace kvtier::testing {
 namespace {
 
 using transfer::PageLockedRanges;
+using transfer::Reach;
 
 TEST_CASE("a piece that is refused takes the pieces before it along") {
   SimClock clock;
@@ -86,7 +90,7 @@ TEST_CASE("pieces and ranges have borders") {
   REQUIRE(ranges.lock(std::span(memory).first(250)).is_ok());
   ranges.add(std::span(memory).subspan(250, 50));
   const std::byte* begin = memory.data();
-  CHECK(ranges.borders() ==
+  CHECK(ranges.view()->borders ==
         std::vector<const std::byte*>{begin, begin + 100, begin + 200, begin + 250, begin + 300});
 }
 
@@ -99,10 +103,68 @@ TEST_CASE("registered memory is told from memory that kernels reach") {
   PageLockedRanges ranges(device);
   REQUIRE(ranges.lock(std::span(memory).first(100)).is_ok());
   ranges.add(std::span(memory).subspan(100, 100));
-  using Reach = PageLockedRanges::Reach;
   CHECK(ranges.contains(memory.data(), 100));
   CHECK_FALSE(ranges.contains(memory.data(), 100, Reach::kKernels));
   CHECK(ranges.contains(memory.data() + 100, 100, Reach::kKernels));
+}
+
+TEST_CASE("a view stays as it was, and the next one has what changed") {
+  SimClock clock;
+  HostDevice host(clock);
+  std::vector<std::byte> memory(200);
+  PageLockedRanges ranges(host);
+  const auto none = ranges.view();
+  REQUIRE(ranges.lock(std::span(memory).first(100)).is_ok());
+  const auto one = ranges.view();
+  CHECK(ranges.view() == one);  // Not made again for each who asks.
+  std::byte* const begin = memory.data();
+  CHECK(none->reach_of({&begin, 1}, 1) == Reach::kNone);
+  CHECK(one->reach_of({&begin, 1}, 100) == Reach::kKernels);
+  ranges.remove(std::span(memory).first(100));
+  CHECK(one->borders.size() == 2);
+  CHECK(ranges.view()->ranges.empty());
+}
+
+TEST_CASE("places in overlapping ranges are found as by looking at every range") {
+  constexpr std::uint64_t kSeed = 2024;
+  Random random(kSeed);
+  SimClock clock;
+  HostDevice host(clock);
+  std::vector<std::byte> memory(500);
+  for (int turn = 0; turn < 300; ++turn) {
+    CAPTURE(kSeed);
+    CAPTURE(turn);
+    DeviceDouble device(host);
+    bool can_reach = false;
+    device.on_info = [&](DeviceInfo& info) { info.can_kernels_reach_registered = can_reach; };
+    PageLockedRanges ranges(device);
+    std::vector<std::tuple<std::size_t, std::size_t, bool>> known;
+    for (int count = 0; count < 6; ++count) {
+      const std::size_t first = random.next() % 400;
+      const std::size_t length = 1 + random.next() % (500 - first);
+      const bool is_twice = std::any_of(known.begin(), known.end(), [&](const auto& it) {
+        return std::get<0>(it) == first && std::get<1>(it) == length;
+      });
+      if (is_twice) continue;
+      can_reach = random.next() % 2 == 0;
+      ranges.adopt(std::span(memory).subspan(first, length), {});
+      known.emplace_back(first, length, can_reach);
+    }
+    std::vector<std::byte*> places;
+    const std::uint64_t length_bytes = 1 + random.next() % 40;
+    auto wanted = Reach::kKernels;
+    for (int count = 0; count < 4; ++count) {
+      const std::size_t place = random.next() % 300;
+      places.push_back(memory.data() + place);
+      auto reach = Reach::kNone;
+      for (const auto& [first, length, is_reached] : known) {
+        if (place < first || place + length_bytes > first + length) continue;
+        reach = std::max(reach, is_reached ? Reach::kKernels : Reach::kCopies);
+      }
+      wanted = std::min(wanted, reach);
+    }
+    CHECK(ranges.view()->reach_of(places, length_bytes) == wanted);
+  }
 }
 
 TEST_CASE("memory that somebody else locked is known and left locked") {
