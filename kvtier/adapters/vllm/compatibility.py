@@ -107,26 +107,12 @@ def _check_groups(vllm_config: Any, kv_cache_config: Any, can_fail_requests: boo
         for spec in list_layer_specs(group):
             _check_spec(spec)
             kinds.append(type(spec).__name__)
-    _check_block_sizes(groups)
     has_windows = any(kind not in PREFIX_KINDS for kind in kinds)
     if (len(groups) > 1 or has_windows) and not can_fail_requests:
         raise UnsupportedError(
             f"the model has {len(groups)} groups of KV layers ({', '.join(dict.fromkeys(kinds))}); "
             "this version of vLLM serves a connector with one of full attention only: use vLLM "
             "0.32 or later, or leave kvtier out"
-        )
-
-
-def _check_block_sizes(groups: Any) -> None:
-    """Where states are kept at every block vLLM hashes the common multiple of all block sizes."""
-    specs = [spec for group in groups for spec in list_layer_specs(group)]
-    block_tokens = sorted({int(spec.block_size) for spec in specs})
-    modes = {getattr(spec, "mamba_cache_mode", STATE_MODES[0]) for spec in specs}
-    if len(block_tokens) > 1 and modes != {STATE_MODES[0]}:
-        raise UnsupportedError(
-            f"the model's groups have blocks of {' and '.join(map(str, block_tokens))} tokens, "
-            f"which vLLM does not hash one by one with mamba_cache_mode {show(STATE_MODES[1])}: "
-            f"use --mamba-cache-mode {STATE_MODES[0]}"
         )
 
 

@@ -3,6 +3,7 @@
 Not thread-safe: each half is used by one thread of the engine.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,13 +160,13 @@ class KvtierConnector(OffloadingConnector):
             self._offer_again(request_id)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> Any:
-        self._limit_last_saves(request)
+        self._limit_last_saves(request, (block_ids,))
         return super().request_finished(request, block_ids)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> Any:
-        self._limit_last_saves(request)
+        self._limit_last_saves(request, block_ids)
         return super().request_finished_all_groups(request, block_ids)
 
     def shutdown(self) -> None:
@@ -209,14 +210,19 @@ class KvtierConnector(OffloadingConnector):
         if self._rank_worker is not None and isinstance(metadata, RankMetadata):
             self._rank_worker.receive(metadata)
 
-    def _limit_last_saves(self, request: Request) -> None:
-        """Keeps vLLM 0.26 from saving what an ended request did not compute, or holds no more."""
+    def _limit_last_saves(self, request: Request, block_ids: Sequence[list[int]]) -> None:
+        """Keeps vLLM from saving what an ended request did not compute, or holds no more.
+
+        block_ids: what it holds, for all of vLLM's groups. What vLLM's scheduler noted may be the
+        blocks of before a preemption, or of before they left a window: they are others' by now.
+        """
         status = self.connector_scheduler._req_status.get(request.request_id)
         groups = () if self._engine is None else self._engine.groups
         if status is None or not groups:
             return
         num_tokens = num_committed_tokens(request)
         for group, group_state in zip(groups, status.group_states, strict=True):
+            group_state.block_ids[:] = block_ids[group.group.group_id]
             num_tokens = min(num_tokens, len(group_state.block_ids) * group.block_tokens)
         limit = status.max_offload_tokens
         status.max_offload_tokens = num_tokens if limit is None else min(limit, num_tokens)

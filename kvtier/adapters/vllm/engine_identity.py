@@ -61,25 +61,8 @@ def find_fingerprint(vllm_config: Any, said: str | None) -> str:
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         # The scales come from the first requests of a run and are not the same in the next.
         parts.append(_new_epoch("calculate_kv_scales is on: KV is scaled anew in each run"))
-    parts.append(_digest(_model_texts(vllm_config)))
+    parts.append(digest_texts(_model_texts(vllm_config)))
     return " ".join(parts)
-
-
-def fold_adapter(lora_request: Any) -> bytes:
-    """Returns what sets the blocks of one adapter apart beyond its name: 16 bytes, or none.
-
-    An adapter may be loaded again under its name, with other weights in the same folder.
-    """
-    if lora_request is None:
-        return b""
-    path = str(getattr(lora_request, "lora_path", "") or getattr(lora_request, "path", ""))
-    files = uuid.uuid4().hex
-    if os.path.isdir(path):
-        # Files that cannot be looked at are files that nobody can vouch for.
-        with contextlib.suppress(OSError):
-            files = _digest(_file_texts(Path(path)))
-    text = f"{lora_request.lora_name} {path} {files}"
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def _weights_text(model_config: Any, load_config: Any) -> str:
@@ -96,7 +79,7 @@ def _weights_text(model_config: Any, load_config: Any) -> str:
     folder = _find_folder(str(model_config.model), getattr(model_config, "revision", None))
     if folder is None:
         return _new_epoch(f"the files of model {show(str(model_config.model))} were not found")
-    return _digest(_file_texts(folder))
+    return digest_texts(describe_files(folder))
 
 
 def _find_folder(model: str, revision: str | None) -> Path | None:
@@ -112,7 +95,7 @@ def _find_folder(model: str, revision: str | None) -> Path | None:
     return None
 
 
-def _file_texts(folder: Path) -> Iterator[str]:
+def describe_files(folder: Path) -> Iterator[str]:
     """Yields name, size, time of last change and a sample of each file with weights, or about them.
 
     Reading all weights would take minutes. Whoever writes a file changes its time, but images and
@@ -146,7 +129,7 @@ def _model_texts(vllm_config: Any) -> Iterator[str]:
     if speculative is not None:
         yield f"{speculative.method} {speculative.model}"
         folder = _find_folder(str(speculative.model), getattr(speculative, "revision", None))
-        yield from () if folder is None else _file_texts(folder)
+        yield from () if folder is None else describe_files(folder)
 
 
 def _layout_text(cache_config: Any, where: dict[str, str]) -> str:
@@ -175,7 +158,7 @@ def _new_epoch(reason: str) -> str:
     return f"epoch {uuid.uuid4().hex}"
 
 
-def _digest(texts: Iterator[str]) -> str:
+def digest_texts(texts: Iterator[str]) -> str:
     whole = hashlib.sha256()
     for text in texts:
         whole.update(text.encode("utf-8", "surrogateescape") + b"\0")

@@ -137,7 +137,7 @@ class EngineStore:
         kinds = {(it.num_device_blocks, it.device == "cpu", len(it.groups)) for it in ranks}
         if len(kinds) > 1 or len(first.groups) != len(self._kv_groups):
             raise UnsupportedError(f"the workers' blocks differ: {sorted(kinds)}")
-        for index, kv_group in enumerate(self._kv_groups):
+        for index in range(len(self._kv_groups)):
             shapes_of_group = [it.groups[index] for it in ranks]
             part_bytes = [it.block_bytes for it in shapes_of_group]
             sizes = {(it.block_tokens, it.num_hashes) for it in shapes_of_group}
@@ -145,6 +145,9 @@ class EngineStore:
                 raise UnsupportedError(
                     f"the workers' blocks differ: {sorted(sizes)}, {part_bytes} bytes"
                 )
+        for index, kv_group in enumerate(self._kv_groups):
+            shapes_of_group = [it.groups[index] for it in ranks]
+            part_bytes = [it.block_bytes for it in shapes_of_group]
             namespace = self._open_namespace(
                 kv_group,
                 part_bytes[:1] if self._is_replicated else part_bytes,

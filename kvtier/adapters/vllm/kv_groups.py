@@ -18,7 +18,7 @@ _WINDOW_FIELDS: Final = {
 }
 STATE_KIND: Final = "MambaSpec"
 # In which a block holds the state at its end; else there is one block a request, ever changing.
-STATE_MODES: Final = ("align", "all")
+STATE_MODES: Final = ("align",)
 SERVED_KINDS: Final = (*PREFIX_KINDS, *_WINDOW_FIELDS, STATE_KIND)
 # Whatever of a spec's fields says what lies in a block; those that a kind lacks are left out.
 _SPEC_FIELDS: Final = (

@@ -21,12 +21,12 @@ from vllm.v1.kv_offload.base import (
     ScheduleEndContext,
 )
 
-from kvtier.adapters.vllm.engine_identity import fold_adapter
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.group_lookup import GroupHit, choose_needed, look_up
 from kvtier.adapters.vllm.kv_events import BlockEvents
+from kvtier.adapters.vllm.lora_adapters import LoraAdapters
 from kvtier.adapters.vllm.request_blocks import RequestBlocks
-from kvtier.adapters.vllm.request_chain import NO_KEYS, PrefetchWait
+from kvtier.adapters.vllm.request_chain import NO_KEYS, NOTHING_KEPT, PrefetchWait
 from kvtier.adapters.vllm.request_rules import parse_request_rules
 from kvtier.adapters.vllm.save_plan import plan_save
 from kvtier.adapters.vllm.store_metrics import StoreMetrics
@@ -59,7 +59,7 @@ class KvtierManager(OffloadingManager):
         self._clock_s = clock_s
         self._epoch = b""
         self._blocks: dict[str, RequestBlocks] = {}
-        self._contexts: dict[str, bytes] = {}
+        self._adapters = LoraAdapters()
         self._leases: dict[str, list[Lease]] = {}
         self._finished: list[str] = []
         self._forgettable: list[str] = []
@@ -96,6 +96,7 @@ class KvtierManager(OffloadingManager):
         return LookupResult.RETRY if blocks.is_pending else LookupResult.HIT
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadSpec:
+        start_s = self._clock_s()
         blocks = self._blocks[req_context.req_id]
         self._release_leases(req_context.req_id)
         leases = self._leases[req_context.req_id] = []
@@ -112,6 +113,7 @@ class KvtierManager(OffloadingManager):
             # From here until the worker starts the load nothing else protects what was found.
             with contextlib.suppress(KvtierError):
                 leases.append(group.namespace.lease(listed[-1], ttl_s=LEASE_TTL_S))
+        self._metrics.observe_scheduler_s(self._clock_s() - start_s)
         return LoadSpec(tuple(listed), req_context.req_id, self._engine.generation)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
@@ -147,6 +149,8 @@ class KvtierManager(OffloadingManager):
         return () if self._events is None else self._events.take()
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        # Of one before it with the same name, if that is not forgotten yet.
+        self._blocks.pop(req_context.req_id, None)
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
@@ -156,7 +160,6 @@ class KvtierManager(OffloadingManager):
         """Forgets requests a step late: vLLM 0.26 saves their last blocks after their end."""
         for request_id in self._forgettable:
             self._blocks.pop(request_id, None)
-            self._contexts.pop(request_id, None)
         self._forgettable, self._finished = self._finished, []
 
     def reset_cache(self) -> None:
@@ -168,8 +171,8 @@ class KvtierManager(OffloadingManager):
         self._epoch = uuid.uuid4().bytes
         for request_id in list(self._leases):
             self._release_leases(request_id)
-        for request_id, blocks in self._blocks.items():
-            blocks.change_context(self._fold_context(self._contexts.get(request_id, b"")))
+        # Requests that run have KV of before: none of it is saved under what is found after.
+        self._blocks.clear()
         if self._events is not None:
             self._events.forget_all()
 
@@ -183,15 +186,15 @@ class KvtierManager(OffloadingManager):
     def _find_or_make_blocks(self, request: Any) -> RequestBlocks:
         blocks = self._blocks.get(request.request_id)
         if blocks is None:
-            adapter = fold_adapter(getattr(request, "lora_request", None))
+            adapter = self._adapters.find(getattr(request, "lora_request", None))
+            rules = parse_request_rules(request.kv_transfer_params, self._engine.rules)
             blocks = RequestBlocks(
                 request,
                 self._engine.groups,
-                context=self._fold_context(adapter),
-                rules=parse_request_rules(request.kv_transfer_params, self._engine.rules),
+                context=self._fold_context(adapter or b""),
+                rules=rules if adapter is not None else NOTHING_KEPT,
             )
             self._blocks[request.request_id] = blocks
-            self._contexts[request.request_id] = adapter
         return blocks
 
     def _fold_context(self, adapter: bytes) -> bytes:
@@ -229,6 +232,11 @@ class KvtierManager(OffloadingManager):
 
     def _announce(self, blocks: RequestBlocks, hits: list[GroupHit]) -> None:
         assert self._events is not None
+        # A request that waits is looked up in each step.
+        found_at = tuple(chain.found_at for chain in blocks.chains)
+        if found_at == blocks.announced_at:
+            return
+        blocks.announced_at = found_at
         for index, hit in enumerate(hits):
             hashes = blocks.chains[index].hashes(hit.start, hit.start + len(hit.keys))
             offload_keys = [it + hit.group.key_suffix for it in hashes]

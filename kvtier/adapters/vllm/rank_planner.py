@@ -3,6 +3,7 @@
 Not thread-safe: used by the scheduler's thread only.
 """
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -96,7 +97,8 @@ class RankPlanner:
             except KvtierError as error:
                 logger.warning("the answer of rank %d does not fit: %s", answer.rank, error)
                 # Or its slots would be kept for ever.
-                store.finish_plan(replace(answer, status=FAILED, **_NOTHING_MOVED))
+                with contextlib.suppress(KvtierError):
+                    store.finish_plan(replace(answer, status=FAILED, **_NOTHING_MOVED))
 
     def _begin(self, job_id: int, spec: LoadSpec | SaveSpec) -> None:
         """Starts a transfer; a group of it that cannot be planned has no plans."""

@@ -35,6 +35,8 @@ class RequestBlocks:
         """What was found is not near enough yet: ask again."""
         self.wait: PrefetchWait | None = None
         """Set when the request's prefetch was started; there is one for each request."""
+        self.announced_at: tuple[tuple[int, bytes], ...] = ()
+        """What was found of each chain when KV events last told of it."""
         suffixes = [group.key_suffix for group in groups]
         self._chain_of = dict(zip(suffixes, self.chains, strict=True))
 
@@ -55,11 +57,6 @@ class RequestBlocks:
             is_saving=self.rules.is_saving,
             saves_decode=self.rules.saves_decode,
         )
-
-    def change_context(self, context: bytes) -> None:
-        """From now on all blocks are others, under other keys."""
-        for chain in self.chains:
-            chain.change_context(context)
 
     def split(self, keys: Iterable[bytes]) -> list[list[bytes]]:
         """Returns the hashes in vLLM's keys, one list a group; those of no group are left out."""

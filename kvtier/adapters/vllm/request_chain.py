@@ -30,6 +30,9 @@ class RequestRules:
     saves_decode: bool = True
 
 
+NOTHING_KEPT: Final = RequestRules(is_loading=False, is_saving=False, saves_decode=False)
+
+
 @dataclass(slots=True, kw_only=True)
 class PrefetchWait:
     """How long a request still waits for blocks to come nearer."""
@@ -84,6 +87,11 @@ class RequestChain:
             self._keys = np.concatenate((self._keys, made))
         return self._keys[start:end]
 
+    @property
+    def found_at(self) -> tuple[int, bytes]:
+        """Returns what tells one outcome of a lookup from another."""
+        return self._found_at
+
     def set_found(self, start: int, mask: Mask) -> None:
         """Notes which of the blocks from `start` on can be loaded, and that no others can."""
         found_at = (start, mask.tobytes())
@@ -115,12 +123,6 @@ class RequestChain:
             indices.append(index)
             self._run_hint = index + 1
         return indices
-
-    def change_context(self, context: bytes) -> None:
-        """Forgets all keys: from now on the blocks are others, under other keys."""
-        self._context = context
-        self._keys = NO_KEYS
-        self.set_found(0, NOTHING_FOUND)
 
     def _find(self, block_hash: bytes) -> int | None:
         # Runs mostly begin where the last one ended.

@@ -130,21 +130,10 @@ def test_layers_of_a_kind_that_is_not_served_are_refused() -> None:
 
 def test_a_state_that_is_not_kept_block_by_block_is_refused() -> None:
     state = MambaSpec()
-    state.mamba_cache_mode = "none"
-    with pytest.raises(kvtier.UnsupportedError, match=r"'none'.*--mamba-cache-mode align"):
-        check_engine(make_config("m"), make_kv_config(FullAttentionSpec(), state))
-
-
-def test_blocks_that_vllm_does_not_hash_one_by_one_are_refused() -> None:
-    state, other = MambaSpec(), FullAttentionSpec()
-    other.block_size = 48
-    check_engine(make_config("m"), make_kv_config(other, state))
-    state.mamba_cache_mode = "all"
-    check_engine(make_config("m"), make_kv_config(FullAttentionSpec(), state))
-    with pytest.raises(
-        kvtier.UnsupportedError, match=r"16 and 48 tokens.*--mamba-cache-mode align"
-    ):
-        check_engine(make_config("m"), make_kv_config(other, state))
+    for mode in ("none", "all"):
+        state.mamba_cache_mode = mode
+        with pytest.raises(kvtier.UnsupportedError, match=rf"'{mode}'.*--mamba-cache-mode align"):
+            check_engine(make_config("m"), make_kv_config(FullAttentionSpec(), state))
 
 
 def test_an_unproved_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

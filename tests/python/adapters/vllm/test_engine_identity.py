@@ -1,7 +1,6 @@
 """Engines whose blocks are the same, and engines whose blocks are not."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from engine_config import (
     make_model_folder,
 )
 
-from kvtier.adapters.vllm.engine_identity import describe_engine, find_fingerprint, fold_adapter
+from kvtier.adapters.vllm.engine_identity import describe_engine, find_fingerprint
 from kvtier.adapters.vllm.kv_groups import find_groups
 
 WHERE = {"version": "0.32.0", "device_name": "a GPU"}
@@ -131,37 +130,3 @@ def test_random_weights_are_told_apart_by_their_seed() -> None:
     other = make_config("m", load_config__load_format="dummy", model_config__seed=2)
     assert find_fingerprint(first, None) == find_fingerprint(again, None)
     assert find_fingerprint(first, None) != find_fingerprint(other, None)
-
-
-@pytest.fixture
-def make_lora(tmp_path: Path) -> Callable[[str], Any]:
-    def make(name: str) -> Any:
-        folder = tmp_path / "lora"
-        folder.mkdir(exist_ok=True)
-        (folder / "adapter_model.safetensors").write_bytes(b"adapter")
-        os.utime(folder / "adapter_model.safetensors", ns=(10**18, 10**18))
-        return SimpleNamespace(lora_name=name, lora_path=str(folder))
-
-    return make
-
-
-def test_an_adapter_is_told_by_its_name_and_its_files(make_lora: Callable[[str], Any]) -> None:
-    lora = make_lora("a")
-    assert fold_adapter(None) == b""
-    assert len(fold_adapter(lora)) == 16
-    assert fold_adapter(lora) == fold_adapter(make_lora("a"))
-    assert fold_adapter(lora) != fold_adapter(make_lora("b"))
-
-
-def test_an_adapter_loaded_again_under_its_name_is_another(
-    make_lora: Callable[[str], Any],
-) -> None:
-    lora = make_lora("a")
-    before = fold_adapter(lora)
-    (Path(lora.lora_path) / "adapter_model.safetensors").write_bytes(b"retrained")
-    assert fold_adapter(lora) != before
-
-
-def test_an_adapter_without_files_is_never_found_again() -> None:
-    lora = SimpleNamespace(lora_name="a", lora_path="someone/adapter")
-    assert fold_adapter(lora) != fold_adapter(lora)

@@ -1,6 +1,7 @@
 """The scheduler's half: what it says can be loaded, and what is to be saved."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,9 @@ def test_after_a_reset_nothing_saved_before_is_found(
     running = Request("a", 4)
     put_blocks(engine, manager, running, end=4)
     manager.reset_cache()
+    # What it computed before is not saved as if it were of after.
+    offered = manager.prepare_store(running.offload_keys(), running.context)
+    assert offered.keys_to_store == []
     assert answers(manager, Request("b", 4)) == [MISS] * 4
     assert answers(manager, running) == [MISS] * 4
     put_blocks(engine, manager, running, end=4)
@@ -192,13 +196,14 @@ def test_a_finished_request_may_save_its_last_blocks_in_the_next_step(
 
 
 def test_another_adapter_s_blocks_are_not_found(
-    engine: EngineStore, manager: KvtierManager
+    engine: EngineStore, manager: KvtierManager, tmp_path: Path
 ) -> None:
     put_blocks(engine, manager, Request("a", 2), end=2)
 
     class Lora:
         lora_name = "l"
-        lora_path = "nowhere"
+        lora_int_id = 1
+        lora_path = str(tmp_path)
 
     assert answers(manager, Request("b", 2, lora_request=Lora())) == [MISS] * 2
 

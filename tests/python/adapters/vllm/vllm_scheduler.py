@@ -21,6 +21,7 @@ class ManagedScheduler:
     """Two groups: full attention, and a window."""
 
     def __init__(self, manager: KvtierManager, window_tokens: int) -> None:
+        self._manager = manager
         full = FullAttentionSpec(block_size=BLOCK_TOKENS, **SHAPE)
         window = SlidingWindowSpec(
             block_size=WINDOW_BLOCK_TOKENS, sliding_window=window_tokens, **SHAPE
@@ -67,6 +68,7 @@ class ManagedScheduler:
             skip_reading_prefix_cache=False,
         )
         self._scheduler.on_new_request(asked)
+        self._manager.resolve(request, num_computed_tokens)
         num_tokens, _ = self._scheduler.get_num_new_matched_tokens(asked, num_computed_tokens)
         return num_tokens
 
