@@ -71,6 +71,10 @@ def test_blocks_of_a_window_are_saved_without_those_before_them(
     # What is there is not saved again, wherever the holes are.
     again = manager.prepare_store(window_keys(fresh, 3), fresh.context)
     assert again.keys_to_store == window_keys(fresh, 3, 4)
+    # None goes with another.
+    (_, saved), namespace = output.store_spec.groups, engine.groups[1].namespace
+    assert namespace.delete(saved.keys[:1]) == 1
+    assert namespace.lookup(saved.keys, prefix=False).num_blocks == 2
 
 
 def test_nothing_of_a_window_is_asked_beyond_the_shortest_prefix(
