@@ -281,8 +281,9 @@ void run_loop(UringState& state) {
   while (!state.is_abandoned) {
     const std::vector<std::uint32_t> filled = gather(state, ended);
     if (state.is_stopped) cut_short(state, ended);
-    const bool is_idle = ended.is_empty() && num_chunks_running(state) == 0;
-    if (state.is_stopped && is_idle) return;
+    // After stop() nobody wakes the thread any more: only chunks under way end a wait.
+    const bool is_last_round = state.is_stopped && num_chunks_running(state) == 0;
+    if (is_last_round && ended.is_empty()) return;
     state.is_waiting = true;
     lock.unlock();
     if (!filled.empty() && !std::exchange(state.is_memory_ready, true)) {
@@ -297,8 +298,10 @@ void run_loop(UringState& state) {
       publish_results(state, lock, std::exchange(ended.results, {}));
       lock.unlock();
     }
-    enter_kernel(state);
-    reap(state, ended);
+    if (!is_last_round) {
+      enter_kernel(state);
+      reap(state, ended);
+    }
     lock.lock();
     state.is_waiting = false;
     if (state.note.empty()) state.note = state.memory.refusal();
