@@ -93,6 +93,9 @@ class KvtierConnector(OffloadingConnector):
         except BaseException:
             release_engine_store(self._engine_id, self._half)
             raise
+        if self.connector_scheduler is not None and not self._manager.tells_events:
+            # vLLM looks up each block by itself; a long prompt has thousands.
+            self.connector_scheduler._maximal_prefix_lookup = self._manager.count_hits
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         # A MultiConnector hands one of its connectors' to all of them.
