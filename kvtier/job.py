@@ -66,7 +66,7 @@ class Job(Generic[Result]):
         """Returns what the blocking call would have. Raises UsageError before the job has ended."""
         if not self._core_job.is_ended():
             raise UsageError("the job has not ended; use wait(), done() or store.poll()")
-        return self.wait(0)
+        return self.wait(0) if self._result is None else self._result
 
     def cancel(self, *, wait: bool = False, timeout_s: float | None = None) -> bool:
         """Asks the job to end; True: it has, and nobody touches its buffers any more.

@@ -210,7 +210,8 @@ def calibration_path(ordinal: int) -> str:
 
 def check_each_once(block_ids: I64) -> None:
     """Raises UsageError when a load names a row twice."""
-    if len(np.unique(block_ids)) != len(block_ids):
+    # A set is faster than what numpy has, for as many as there are in one load.
+    if len(set(block_ids.tolist())) != len(block_ids):
         raise UsageError("block_ids: a row is there twice; one block would overwrite another")
 
 

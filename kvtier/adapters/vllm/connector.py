@@ -37,6 +37,7 @@ from kvtier.adapters.vllm.engine_store import (
     acquire_engine_store,
     release_engine_store,
 )
+from kvtier.adapters.vllm.joined_halves import JoinedHalves
 from kvtier.adapters.vllm.kv_groups import find_groups
 from kvtier.adapters.vllm.manager import KvtierManager
 from kvtier.adapters.vllm.rank_messages import RankHandshake, RankMetadata, RankReport
@@ -93,6 +94,17 @@ class KvtierConnector(OffloadingConnector):
         except BaseException:
             release_engine_store(self._engine_id, self._half)
             raise
+        if self.connector_scheduler is not None and not self._manager.tells_events:
+            # vLLM looks up each block by itself; a long prompt has thousands.
+            self.connector_scheduler._maximal_prefix_lookup = self._manager.count_hits
+
+    def register_kv_caches(self, kv_caches: Any) -> None:
+        super().register_kv_caches(kv_caches)
+        self._join_halves()
+
+    def register_cross_layers_kv_cache(self, kv_cache: Any, attn_backend: Any) -> None:
+        super().register_cross_layers_kv_cache(kv_cache, attn_backend)
+        self._join_halves()
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         # A MultiConnector hands one of its connectors' to all of them.
@@ -103,7 +115,18 @@ class KvtierConnector(OffloadingConnector):
             known = [it for it in metadata.values() if isinstance(it, RankHandshake)]
             self._planner.add_shapes(it.shape for it in known)
 
+    def update_state_after_alloc(
+        self, request: Request, blocks: Any, num_external_tokens: int
+    ) -> None:
+        """Plans a load, and starts it: the step with which vLLM would is not even made yet."""
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        if num_external_tokens > 0 and self._halves is not None:
+            jobs = self.connector_scheduler._current_batch_load_jobs
+            self._halves.start_load(*next(reversed(jobs.items())))
+
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        if self._halves is not None:
+            self._halves.begin_step(is_empty=scheduler_output.total_num_scheduled_tokens == 0)
         metadata: Any = super().build_connector_meta(scheduler_output)
         return metadata if self._planner is None else self._planner.plan(metadata)
 
@@ -119,7 +142,7 @@ class KvtierConnector(OffloadingConnector):
         report: OffloadingWorkerMetadata | None = super().build_connector_worker_meta()
         worker = self._rank_worker
         if worker is None:
-            return report
+            return self._report_something() if report is None else report
         answers, failed = worker.take_answers(), worker.take_failed_requests()
         shapes = []
         if not worker.is_known and (handshake := self._make_handshake()) is not None:
@@ -152,7 +175,12 @@ class KvtierConnector(OffloadingConnector):
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         if self._planner is not None:
             self._planner.take_report(connector_output.kv_connector_worker_meta)
+        told = connector_output.kv_connector_worker_meta
+        if self._halves is not None:
+            self._halves.add_ended(connector_output)
         super().update_connector_output(connector_output)
+        # Inside a MultiConnector others read it too.
+        connector_output.kv_connector_worker_meta = told
         assert self._engine is not None
         failed, self._engine.failed_requests = self._engine.failed_requests, set()
         for request_id in failed:
@@ -210,6 +238,24 @@ class KvtierConnector(OffloadingConnector):
         if self._rank_worker is not None and isinstance(metadata, RankMetadata):
             self._rank_worker.receive(metadata)
 
+    @property
+    def _halves(self) -> JoinedHalves | None:
+        halves: JoinedHalves | None = None if self._engine is None else self._engine.halves
+        return halves
+
+    def _join_halves(self) -> None:
+        worker = self.connector_worker.worker
+        if self._engine is not None and isinstance(worker, KvtierWorker):
+            self._engine.halves = JoinedHalves(worker, self.connector_worker)
+
+    def _report_something(self) -> OffloadingWorkerMetadata | None:
+        """Returns a report while transfers are under way: for none vLLM would skip
+        update_connector_output().
+        """
+        worker = self.connector_worker.worker
+        has_some = isinstance(worker, KvtierWorker) and worker.has_transfers
+        return OffloadingWorkerMetadata() if has_some else None
+
     def _limit_last_saves(self, request: Request, block_ids: Sequence[list[int]]) -> None:
         """Keeps vLLM from saving what an ended request did not compute, or holds no more.
 
@@ -226,6 +272,10 @@ class KvtierConnector(OffloadingConnector):
             num_tokens = min(num_tokens, len(group_state.block_ids) * group.block_tokens)
         limit = status.max_offload_tokens
         status.max_offload_tokens = num_tokens if limit is None else min(limit, num_tokens)
+        if self._halves is not None:
+            for group, group_state in zip(groups, status.group_states, strict=True):
+                first, end = group_state.next_stored_chunk_idx, num_tokens // group.block_tokens
+                self._halves.note_unsaved(group_state.block_ids[first:end])
 
     def _offer_again(self, request_id: str) -> None:
         """Lets blocks that will be computed after a failed load be saved like new ones."""

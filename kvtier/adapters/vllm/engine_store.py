@@ -63,6 +63,8 @@ class EngineStore:
         """Counts resets: what was planned before the last one must not be carried out."""
         self.abandon_transfers: Callable[[], None] = lambda: None
         """Set by the worker's half: ends what it has under way."""
+        self.halves: Any = None
+        """JoinedHalves, once the worker's half has the tensors; None with ranks."""
         self.failed_requests: set[str] = set()
         """Requests with a failed load that the scheduler's half has not heard of yet."""
         if settings.device != "off":

@@ -6,7 +6,7 @@ Not thread-safe: used by the scheduler's thread only. It moves no bytes.
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -94,6 +94,22 @@ class KvtierManager(OffloadingManager):
         if blocks is None or not blocks.is_found(key):
             return LookupResult.MISS
         return LookupResult.RETRY if blocks.is_pending else LookupResult.HIT
+
+    @property
+    def tells_events(self) -> bool:
+        return self._events is not None
+
+    def count_hits(
+        self, keys: Sequence[OffloadKey], req_context: ReqContext, *_: Any
+    ) -> int | None:
+        """Returns how many of a run of keys, from the first one on, lookup() would call hits.
+
+        None: they are not near enough yet. vLLM asks it in each step, with all the blocks of the
+        request that is the next to be let in.
+        """
+        blocks = self._blocks.get(req_context.req_id)
+        num_hits = 0 if blocks is None or not keys else blocks.count_found(keys)
+        return None if num_hits > 0 and blocks is not None and blocks.is_pending else num_hits
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadSpec:
         start_s = self._clock_s()

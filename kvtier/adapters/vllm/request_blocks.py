@@ -45,6 +45,16 @@ class RequestBlocks:
         chain = self._chain_of.get(key[-GROUP_BYTES:])
         return chain is not None and key[:-GROUP_BYTES] in chain.found
 
+    def count_found(self, keys: Sequence[bytes]) -> int:
+        """Returns how many of a run of one group's keys, from the first on, the last lookup found.
+
+        keys: vLLM's, one at least.
+        """
+        chain = self._chain_of.get(keys[0][-GROUP_BYTES:])
+        if chain is None:
+            return 0
+        return chain.count_found(keys[0][:-GROUP_BYTES], keys[-1][:-GROUP_BYTES], len(keys))
+
     def forget_found(self) -> None:
         """From now on nothing was found, until the next lookup."""
         for chain in self.chains:
@@ -60,6 +70,8 @@ class RequestBlocks:
 
     def split(self, keys: Iterable[bytes]) -> list[list[bytes]]:
         """Returns the hashes in vLLM's keys, one list a group; those of no group are left out."""
+        if len(self.chains) == 1:
+            return [[key[:-GROUP_BYTES] for key in keys]]
         hashes: dict[bytes, list[bytes]] = {suffix: [] for suffix in self._chain_of}
         for key in keys:
             listed = hashes.get(key[-GROUP_BYTES:])

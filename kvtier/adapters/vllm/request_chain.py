@@ -62,14 +62,21 @@ class RequestChain:
         self._last_hash = b""
         self._run_hint = 0
         self._found_at = (0, b"")
+        self._found: frozenset[bytes] | None = frozenset()
         self.num_prompt_blocks = num_prompt_blocks
-        self.found: frozenset[bytes] = frozenset()
-        """Hashes of the blocks that can be loaded, as far as the last lookup knows."""
 
     @property
     def num_blocks(self) -> int:
         """Returns how many whole blocks the request has by now."""
         return len(self._hashes)
+
+    @property
+    def found(self) -> frozenset[bytes]:
+        """Returns the hashes of blocks that can be loaded, as far as the last lookup knows."""
+        if self._found is None:
+            start, mask = self._found_at
+            self._found = frozenset(itertools.compress(self._hashes[start:], mask))
+        return self._found
 
     def hashes(self, start: int, end: int) -> Sequence[bytes]:
         """Returns the engine's hashes of blocks from `start` to before `end`."""
@@ -94,17 +101,33 @@ class RequestChain:
 
     def set_found(self, start: int, mask: Mask) -> None:
         """Notes which of the blocks from `start` on can be loaded, and that no others can."""
-        found_at = (start, mask.tobytes())
-        if self._found_at != found_at:
-            self._found_at = found_at
-            hashes = self._hashes[start : start + len(mask)]
-            self.found = frozenset(itertools.compress(hashes, mask.tolist()))
+        self._found_at, self._found = (start, mask.tobytes()), None
+
+    def count_found(self, first_hash: bytes, last_hash: bytes, num_blocks: int) -> int:
+        """Returns how many blocks of a run, from its first one on, can be loaded.
+
+        first_hash, last_hash: of the ends of the run; one block at least.
+        """
+        start, mask = self._found_at
+        last = start + num_blocks - 1
+        if self._hashes[start : start + 1] != [first_hash]:
+            return 0
+        # Hashes are chained: between ends that are so far apart no other blocks can lie.
+        if self._hashes[last : last + 1] != [last_hash]:
+            return 0
+        num_found = mask.find(0)
+        return min(num_blocks, len(mask) if num_found < 0 else num_found)
 
     def find_run(self, block_hashes: Sequence[bytes]) -> tuple[int, int] | None:
         """Returns (start, end) of the blocks with these hashes, cut where they stop following."""
         start = self._find(block_hashes[0]) if block_hashes else None
         if start is None:
             return None
+        end = start + len(block_hashes)
+        # Hashes are chained, so that the last one tells of all before it.
+        if self._hashes[end - 1 : end] == [block_hashes[-1]]:
+            self._run_hint = end
+            return start, end
         end = start + 1
         for block_hash in block_hashes[1:]:
             if end >= len(self._hashes) or self._hashes[end] != block_hash:
@@ -138,7 +161,7 @@ def make_keys(namespace: Namespace, hashes: Sequence[bytes], context: bytes) -> 
     Of a digest of 32 bytes (SHA-256) half is as good as a key, so that one fold does for all:
     there are thousands of blocks in a long prompt. Shorter ones are folded one by one.
     """
-    if all(len(it) == DIGEST_BYTES for it in hashes):
+    if set(map(len, hashes)) <= {DIGEST_BYTES}:
         digests = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
         return digests[:, :KEY_BYTES] ^ namespace.key(_FOLD_DOMAIN + context)
     folded = b"".join(namespace.key(it + context).tobytes() for it in hashes)

@@ -5,7 +5,7 @@ Not thread-safe: used by the worker's thread only.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -51,6 +51,11 @@ class TransferPart:
         outcomes: list[Outcome] = self.job.result.outcomes
         return outcomes
 
+    @property
+    def num_done(self) -> int:
+        """Returns how many blocks were moved; only when the job has ended."""
+        return self.outcomes.count(Outcome.DONE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
@@ -60,6 +65,17 @@ class Transfer:
     request_id: str | None
     """The request that waits for a load; None for a save."""
     start_s: float
+
+    @property
+    def is_over(self) -> bool:
+        return all(part.job is None or part.job.done() for part in self.parts)
+
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether vLLM may go by it. A save that failed takes nothing from anyone."""
+        return self.request_id is None or all(
+            part.num_done == len(part.block_ids) for part in self.parts
+        )
 
 
 class KvtierWorker(OffloadingWorker):
@@ -84,6 +100,14 @@ class KvtierWorker(OffloadingWorker):
         self._failed_block_ids: set[int] = set()
         self._failed_request_ids: set[str] = set()
         self._load_stream = _find_load_stream(engine, waits_for_steps=loads_wait_for_steps)
+        self.has_collector = False
+        """Whether somebody asks for what has ended beside vLLM's worker: see collecting()."""
+        self._starts_early = not loads_wait_for_steps and not engine.is_loaded_whole
+        # Loads that were started before vLLM submitted them.
+        self._unclaimed: set[int] = set()
+        # Transfers that ended well and were left to the collector once.
+        self._left: set[int] = set()
+        self._is_collecting = False
         engine.abandon_transfers = self.abandon
 
     def submit_store(
@@ -102,9 +126,34 @@ class KvtierWorker(OffloadingWorker):
         self._add(job_id, parts, request_id=None)
         return True
 
+    def start_load(
+        self,
+        job_id: int,
+        source: LoadSpec,
+        target: GPULoadStoreSpec,
+        saving: Sequence[Collection[int]],
+    ) -> None:
+        """Starts a load that vLLM will submit with the step that it is planning.
+
+        saving: the blocks of saves that were not submitted yet. A load into one of them, or into a
+        block of a save under way, is left to submit_load(): vLLM waits for the save before.
+        """
+        if not self._starts_early:
+            return
+        block_ids = set(target.block_ids.tolist())
+        saves = [it for it in self._transfers.values() if it.request_id is None]
+        under_way = [part.block_ids.tolist() for it in saves for part in it.parts]
+        if all(block_ids.isdisjoint(it) for it in (*saving, *under_way)):
+            self.submit_load(job_id, source, target)
+            self._unclaimed.add(job_id)
+
     def submit_load(
         self, job_id: int, src_spec: LoadSpec, dst_spec: GPULoadStoreSpec, **options: Any
     ) -> bool:
+        if job_id in self._unclaimed:
+            self._unclaimed.remove(job_id)
+            return True
+
         def start(paged: PagedBlocks, keys: U8, block_ids: Any) -> Job[LoadResult]:
             stream, request_id = self._load_stream, src_spec.request_id
             return paged.load(keys, block_ids, stream=stream, request=request_id)
@@ -113,9 +162,44 @@ class KvtierWorker(OffloadingWorker):
         self._add(job_id, parts, request_id=src_spec.request_id)
         return True
 
+    @property
+    def has_transfers(self) -> bool:
+        """Returns whether there are transfers whose end was not told yet."""
+        return bool(self._transfers)
+
+    @contextlib.contextmanager
+    def collecting(self, wait_s: float) -> Iterator[None]:
+        """Makes get_finished() return all that ended well; else it leaves that to the collector.
+
+        Loads that failed are told by the other calls only, beside which vLLM asks for their names.
+        wait_s: how long to wait for the load that comes next.
+        """
+        loads = [it for it in self._transfers.values() if it.request_id is not None]
+        if wait_s > 0:
+            for job in _list_jobs(loads[:1]):
+                with contextlib.suppress(KvtierError):
+                    job.wait(wait_s)
+        self._is_collecting = True
+        try:
+            yield
+        finally:
+            self._is_collecting = False
+
     def get_finished(self) -> list[TransferResult]:
-        """Returns the transfers that ended since the last call."""
-        ended = [it for it, transfer in self._transfers.items() if _is_over(transfer)]
+        """Returns transfers that ended and were not told yet."""
+        over = [
+            job_id
+            for job_id, transfer in self._transfers.items()
+            if transfer.is_over and job_id not in self._unclaimed
+        ]
+        whole = {it for it in over if self._transfers[it].is_whole}
+        if self._is_collecting:
+            ended = [it for it in over if it in whole]
+        else:
+            # Left only once: a step's output that tells nothing is not followed by a collection.
+            left = whole - self._left if self.has_collector else set()
+            ended = [it for it in over if it not in left]
+            self._left = left
         return [self._finish(job_id, self._transfers.pop(job_id)) for job_id in ended]
 
     def wait(self, job_ids: set[int]) -> None:
@@ -151,6 +235,7 @@ class KvtierWorker(OffloadingWorker):
     def shutdown(self) -> None:
         self.abandon()
         self._transfers.clear()
+        self._unclaimed.clear()
 
     def _start(
         self,
@@ -163,8 +248,9 @@ class KvtierWorker(OffloadingWorker):
         # vLLM starts transfers only after it handed over its tensors.
         groups = self._engine.groups
         assert groups
-        ends = np.cumsum(device_spec.group_sizes)
-        block_ids = np.split(device_spec.block_ids.astype(np.int64), ends[:-1])
+        block_ids = [device_spec.block_ids.astype(np.int64)]
+        if len(groups) > 1:
+            block_ids = np.split(block_ids[0], np.cumsum(device_spec.group_sizes)[:-1])
         return tuple(
             TransferPart(
                 job=self._start_one(start, group, entry, ids, generation),
@@ -201,11 +287,10 @@ class KvtierWorker(OffloadingWorker):
     def _finish(self, job_id: int, transfer: Transfer) -> TransferResult:
         moved_bytes = 0
         for part in transfer.parts:
-            outcomes = part.outcomes
-            is_done = np.array([outcome is Outcome.DONE for outcome in outcomes], dtype=np.bool_)
-            moved_bytes += int(np.count_nonzero(is_done)) * part.block_bytes
-            if transfer.request_id is not None and not is_done.all():
-                self._note_failed(transfer.request_id, part, is_done)
+            num_done = part.num_done
+            moved_bytes += num_done * part.block_bytes
+            if transfer.request_id is not None and num_done < len(part.block_ids):
+                self._note_failed(transfer.request_id, part)
         return TransferResult(
             job_id=job_id,
             success=True,
@@ -213,7 +298,8 @@ class KvtierWorker(OffloadingWorker):
             transfer_time=self._clock_s() - transfer.start_s,
         )
 
-    def _note_failed(self, request_id: str, part: TransferPart, is_done: Any) -> None:
+    def _note_failed(self, request_id: str, part: TransferPart) -> None:
+        is_done = np.array([outcome is Outcome.DONE for outcome in part.outcomes], dtype=np.bool_)
         self._engine.failed_requests.add(request_id)
         failed_block_ids = part.block_ids[~is_done].tolist()
         if self._engine.is_loaded_whole:
@@ -268,7 +354,3 @@ def _end_all(jobs: list[Any]) -> None:
 
 def _list_jobs(transfers: Iterable[Transfer]) -> list[Any]:
     return [it.job for transfer in transfers for it in transfer.parts if it.job is not None]
-
-
-def _is_over(transfer: Transfer) -> bool:
-    return all(part.job is None or part.job.done() for part in transfer.parts)

@@ -87,6 +87,20 @@ def test_one_request_is_looked_up_once_for_all_its_keys(
     assert engine.store.stats()["lookups"] == before + 1
 
 
+@pytest.mark.parametrize("num_computed_blocks", [0, 3, 5, 6])
+def test_hits_are_counted_at_once_as_one_by_one(
+    num_computed_blocks: int, engine: EngineStore, manager: KvtierManager
+) -> None:
+    put_blocks(engine, manager, Request("a", 6), end=5)
+    request = Request("b", 8)
+    one_by_one = answers(manager, request, num_computed_blocks)
+    for end in range(num_computed_blocks, 9):
+        keys = request.offload_keys(num_computed_blocks, end)
+        expected = one_by_one[: len(keys)].count(HIT)
+        assert manager.count_hits(keys, request.context) == expected
+    assert manager.count_hits(Request("c", 2).offload_keys(), Request("c", 2).context) == 0
+
+
 def test_a_request_that_nobody_resolved_has_no_hits(manager: KvtierManager) -> None:
     request = Request("a", 2)
     assert manager.lookup(request.offload_keys()[0], request.context) is MISS
@@ -268,6 +282,7 @@ def test_blocks_far_away_on_disk_are_fetched_before_they_are_promised(
     request = Request("b", 4)
     assert answers(manager, request) == [RETRY] * 4
     assert answers(manager, request) == [RETRY] * 4
+    assert manager.count_hits(request.offload_keys(), request.context) is None
     assert prefetched == [4]
     clock.now_s += manager_module.PATIENCE_S
     assert answers(manager, request) == [HIT] * 4

@@ -113,6 +113,38 @@ def test_what_was_found_is_what_was_noted_last(make_chain: Callable[..., Request
     assert chain.found == set()
 
 
+def test_a_run_is_counted_up_to_the_first_block_that_was_not_found(
+    make_chain: Callable[..., RequestChain],
+) -> None:
+    hashes = hashes_of(6)
+    chain = make_chain(hashes)
+    chain.set_found(2, np.array([True, True, False]))
+
+    def count(run: list[bytes]) -> int:
+        return chain.count_found(run[0], run[-1], len(run))
+
+    assert [count(hashes[2:end]) for end in (3, 4, 5, 6)] == [1, 2, 2, 2]
+    # Not from where was looked up, not of this request, or longer than it.
+    assert count(hashes[1:3]) == 0
+    assert count(hashes[3:5]) == 0
+    assert count([*hashes[2:5], hashes_of(6, request=1)[5]]) == 0
+    assert count([*hashes[2:], hashes[-1]]) == 0
+    chain.set_found(2, np.ones(0, dtype=np.bool_))
+    assert count(hashes[2:4]) == 0
+
+
+def test_what_was_found_goes_by_the_hashes_that_the_request_has_now(
+    make_chain: Callable[..., RequestChain],
+) -> None:
+    hashes = hashes_of(4)
+    chain = make_chain(hashes)
+    chain.set_found(0, np.ones(4, dtype=np.bool_))
+    assert chain.found == set(hashes)
+    hashes[2:] = hashes_of(4, request=1)[2:]
+    chain.set_found(0, np.ones(4, dtype=np.bool_))
+    assert chain.found == set(hashes)
+
+
 def test_runs_are_found_in_any_order(make_chain: Callable[..., RequestChain]) -> None:
     hashes = hashes_of(6)
     chain = make_chain(hashes)
