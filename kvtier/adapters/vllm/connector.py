@@ -18,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.platforms import current_platform
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
@@ -37,6 +38,7 @@ from kvtier.adapters.vllm.engine_store import (
     acquire_engine_store,
     release_engine_store,
 )
+from kvtier.adapters.vllm.hash_seed import fix_hash_seed
 from kvtier.adapters.vllm.joined_halves import JoinedHalves
 from kvtier.adapters.vllm.kv_groups import find_groups
 from kvtier.adapters.vllm.manager import KvtierManager
@@ -307,6 +309,12 @@ def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Eng
     transfer_config, parallel_config = vllm_config.kv_transfer_config, vllm_config.parallel_config
     settings = parse_connector_settings(transfer_config.kv_connector_extra_config)
     warn_of_double_offloading(vllm_config)
+    if settings.device in {"disk", "hybrid"}:
+        # Before what depends on it: vLLM's first hash, and our description of the engine.
+        fix_hash_seed(
+            str(getattr(vllm_config.cache_config, "prefix_caching_hash_algo", "")),
+            is_random=not hasattr(kv_cache_utils, "resolve_none_hash_seed"),
+        )
     return EngineStore(
         settings,
         identity=describe_engine(
