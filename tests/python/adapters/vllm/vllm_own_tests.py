@@ -1,0 +1,30 @@
+"""A plugin for vLLM's own tests: where they make an OffloadingConnector they get KvtierConnector.
+
+tools/run_vllm_own_tests.sh loads it. The tests bring a manager and a worker of their own, which do
+as each test says; what is tried is that the connector between them and vLLM's scheduler behaves
+as vLLM's own one does.
+"""
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1 import offloading_connector
+
+from kvtier.adapters.vllm import connector
+
+parse_connector_settings = connector.parse_connector_settings
+# The tests' halves take settings that kvtier refuses, and have no use for a store.
+connector.parse_connector_settings = lambda _: parse_connector_settings({"kv_device": "off"})
+connector._select_spec = lambda _: None
+
+
+class ConnectorUnderTest(connector.KvtierConnector):
+    """Known to vLLM by the name of its own connector."""
+
+
+def return_connector() -> Any:
+    return ConnectorUnderTest
+
+
+offloading_connector.OffloadingConnector = ConnectorUnderTest
+KVConnectorFactory._registry["OffloadingConnector"] = return_connector
