@@ -16,10 +16,28 @@ parse_connector_settings = connector.parse_connector_settings
 # The tests' halves take settings that kvtier refuses, and have no use for a store.
 connector.parse_connector_settings = lambda _: parse_connector_settings({"kv_device": "off"})
 connector._select_spec = lambda _: None
+# Their workers, however many, are one double in the test's own process.
+connector.has_ranks = lambda _: False
+
+
+class ManagerOfTest:
+    """What the connector asks of kvtier's manager, beside vLLM's: the tests' have none of it."""
+
+    tells_events = True
+
+    def resolve(self, request: Any, num_computed_tokens: int) -> None:
+        pass
+
+    def forbid_loading(self, request_id: str) -> None:
+        pass
 
 
 class ConnectorUnderTest(connector.KvtierConnector):
     """Known to vLLM by the name of its own connector."""
+
+    @property
+    def _manager(self) -> Any:
+        return ManagerOfTest()
 
 
 def return_connector() -> Any:
