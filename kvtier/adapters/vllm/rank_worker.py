@@ -20,7 +20,12 @@ from vllm.v1.kv_offload.base import (
 from kvtier.adapters.vllm.rank_messages import RankMetadata
 from kvtier.adapters.vllm.rank_setup import RankSetup, RankShape
 from kvtier.adapters.vllm.transfer_specs import LoadSpec, SaveSpec
-from kvtier.adapters.vllm.worker import FLUSH_WAIT_S, STUCK_S, make_load_stream
+from kvtier.adapters.vllm.transfer_steps import (
+    STUCK_S,
+    make_load_stream,
+    split_by_group,
+    wait_for_flush,
+)
 from kvtier.arena_view import ArenaView
 from kvtier.block_plan import CORRUPT, DONE, BlockPlan, PlanResult
 from kvtier.core_log import logger
@@ -149,11 +154,8 @@ class RankWorker(OffloadingWorker):
     def wait(self, job_ids: set[int]) -> None:
         """Blocks until this rank neither reads nor writes the device blocks of these transfers."""
         transfers = [self._transfers[job_id] for job_id in job_ids if job_id in self._transfers]
-        until_s = self._clock_s() + FLUSH_WAIT_S
-        for transfer in transfers:
-            for _, _, job in transfer.jobs:
-                with contextlib.suppress(TimeoutError):
-                    job.wait(max(0.0, until_s - self._clock_s()))
+        jobs = [job for transfer in transfers for _, _, job in transfer.jobs]
+        wait_for_flush(jobs, self._clock_s)
         self._drop(transfers)
 
     def take_answers(self) -> list[PlanResult]:
@@ -217,15 +219,12 @@ class RankWorker(OffloadingWorker):
     def _add(
         self, job_id: int, device_spec: Any, generation: int, *, request_id: str | None
     ) -> None:
-        ends = np.cumsum(device_spec.group_sizes)
-        # vLLM's blocks stand in the order of the groups.
-        block_ids = np.split(device_spec.block_ids.astype(np.int64), ends[:-1])
         # Made before a reset: what the blocks hold by now is not what the keys say.
         is_dropped = generation != self._generation
         transfer = RankTransfer(
             parts=tuple(
                 RankPart(block_ids=ids, is_moved=np.zeros(len(ids), dtype=np.bool_))
-                for ids in block_ids
+                for ids in split_by_group(device_spec)
             ),
             request_id=request_id,
             start_s=self._clock_s(),

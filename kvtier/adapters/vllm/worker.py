@@ -7,10 +7,9 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import torch
 from vllm.v1.kv_offload.base import (
     GPULoadStoreSpec,
     OffloadingWorker,
@@ -20,17 +19,18 @@ from vllm.v1.kv_offload.base import (
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.stored_group import StoredGroup
 from kvtier.adapters.vllm.transfer_specs import GroupSave, LoadSpec, SaveSpec
+from kvtier.adapters.vllm.transfer_steps import (
+    STUCK_S,
+    make_load_stream,
+    split_by_group,
+    wait_for_flush,
+)
 from kvtier.core_log import logger
-from kvtier.errors import KvtierError, TimeoutError
+from kvtier.errors import KvtierError
 from kvtier.job import Job
 from kvtier.outcome import Outcome
 from kvtier.paged_blocks import PagedBlocks
 from kvtier.results import U8, LoadResult, PutResult
-
-STUCK_S: Final = 5.0
-"""A transfer that takes so long to end is said to be stuck, each time anew."""
-FLUSH_WAIT_S: Final = 1.0
-"""How long the engine waits for a save when it wants the blocks for something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +206,7 @@ class KvtierWorker(OffloadingWorker):
         """Blocks until nobody reads or writes the device blocks of these transfers any more."""
         transfers = [self._transfers.get(job_id) for job_id in job_ids]
         jobs = _list_jobs(it for it in transfers if it is not None)
-        until_s = self._clock_s() + FLUSH_WAIT_S
-        for job in jobs:
-            with contextlib.suppress(TimeoutError):
-                job.wait(max(0.0, until_s - self._clock_s()))
+        wait_for_flush(jobs, self._clock_s)
         _end_all([job for job in jobs if not job.done()])
 
     def take_failed_block_ids(self) -> set[int]:
@@ -244,13 +241,11 @@ class KvtierWorker(OffloadingWorker):
         device_spec: GPULoadStoreSpec,
         generation: int,
     ) -> tuple[TransferPart, ...]:
-        """Starts one job a group; vLLM's blocks stand in the order of the groups."""
+        """Starts one job a group."""
         # vLLM starts transfers only after it handed over its tensors.
         groups = self._engine.groups
         assert groups
-        block_ids = [device_spec.block_ids.astype(np.int64)]
-        if len(groups) > 1:
-            block_ids = np.split(block_ids[0], np.cumsum(device_spec.group_sizes)[:-1])
+        block_ids = split_by_group(device_spec)
         return tuple(
             TransferPart(
                 job=self._start_one(start, group, entry, ids, generation),
@@ -313,16 +308,6 @@ class KvtierWorker(OffloadingWorker):
             part.outcomes[int(np.argmin(is_done))].name,
             "their request from its beginning" if self._engine.is_loaded_whole else "them",
         )
-
-
-def make_load_stream(device: str, *, waits_for_steps: bool) -> Any:
-    """Returns a stream on which nothing runs; None: loads wait for what the engine's has by then.
-
-    device: "cpu" or "cuda:N".
-    """
-    if device == "cpu" or waits_for_steps:
-        return None
-    return torch.cuda.Stream(device=device)
 
 
 def _find_load_stream(engine: EngineStore, *, waits_for_steps: bool) -> Any:
