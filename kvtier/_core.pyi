@@ -6,6 +6,7 @@ the classes of kvtier.errors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -248,6 +249,9 @@ class SimWorld:
     def flip_bit(self, name: str, offset_bytes: int, bit_index: int) -> None: ...
 
 def checksum_part(data: bytes, key: bytes, namespace_id: bytes, part_index: int) -> int: ...
+def is_key_array(keys: object) -> TypeGuard[U8]:
+    """Whether it is a C-contiguous array uint8[n, 16]."""
+
 def checksum_path_name() -> str: ...
 def choose_num_io_threads() -> int:
     """What num_io_threads="auto" means on the CPUs that this process may use."""

@@ -13,6 +13,7 @@ from typing import Final, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from kvtier._core import is_key_array
 from kvtier.data_buffers import as_torch_tensor
 from kvtier.errors import UsageError
 from kvtier.results import U8
@@ -76,6 +77,8 @@ def fold_raw_key(raw: object, *, namespace_id: bytes) -> U8:
 
 def as_key_array(keys: object) -> U8:
     """Returns C-contiguous uint8[n, 16] from such an array, or from a sequence of 16-byte keys."""
+    if is_key_array(keys):  # At once: a short lookup takes as long as the checks below.
+        return keys
     if isinstance(keys, np.ndarray):
         if keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES:
             raise UsageError(

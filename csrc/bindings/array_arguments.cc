@@ -25,10 +25,18 @@ KeyArray byte_array_of(const std::vector<Element>& values) {
 
 }  // namespace
 
-std::span<const BlockKey> key_span_of(const KeyArray& keys) {
+bool is_key_array(py::handle keys) {
   constexpr py::ssize_t kKeyBytes = sizeof(BlockKey);
+  if (!py::isinstance<py::array>(keys)) return false;
+  const auto array = py::reinterpret_borrow<py::array>(keys);
+  if (array.ndim() != 2 || array.shape(1) != kKeyBytes) return false;
+  return array.dtype().num() == py::detail::npy_api::NPY_UBYTE_ &&
+         (array.flags() & py::array::c_style) != 0;
+}
+
+std::span<const BlockKey> key_span_of(const py::array& keys) {
   static_assert(alignof(BlockKey) == 1);
-  check(keys.ndim() == 2 && keys.shape(1) == kKeyBytes, "keys: expected uint8[n, 16]");
+  check(is_key_array(keys), "keys: expected uint8[n, 16]");
   return {reinterpret_cast<const BlockKey*>(keys.data()), static_cast<std::size_t>(keys.shape(0))};
 }
 

@@ -18,7 +18,9 @@ namespace kvtier::bindings {
 std::vector<BlockKey> keys_of(const KeyArray& keys);
 /// Not copied: for calls where a key that changes meanwhile only changes what is looked for. Throws
 /// as keys_of. The array must outlive the span.
-std::span<const BlockKey> key_span_of(const KeyArray& keys);
+std::span<const BlockKey> key_span_of(const pybind11::array& keys);
+/// Whether it is what the calls above take: a C-contiguous array uint8[n, 16].
+bool is_key_array(pybind11::handle keys);
 /// Throws UsageError unless uint64[num_blocks].
 std::vector<std::byte*> pointers_of(const AddressArray& addresses, std::size_t num_blocks);
 /// Throws UsageError unless it has 16 bytes.

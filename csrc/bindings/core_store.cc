@@ -89,7 +89,7 @@ std::uint32_t CoreStore::add_namespace(const py::bytes& id, const std::string& d
   return value_or_throw(std::move(result), CallKind::kSetUp);
 }
 
-py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+py::tuple CoreStore::lookup(std::uint32_t namespace_index, const py::array& keys, bool prefix,
                             double max_load_s) {
   const auto span = key_span_of(keys);
   const TimeNs max_load_ns = ns_from_s(max_load_s);
@@ -98,7 +98,7 @@ py::tuple CoreStore::lookup(std::uint32_t namespace_index, const KeyArray& keys,
   return py::make_tuple(found.num_blocks, array_of(found.tiers));
 }
 
-py::tuple CoreStore::lease(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+py::tuple CoreStore::lease(std::uint32_t namespace_index, const py::array& keys, bool prefix,
                            double ttl_s) {
   const auto span = key_span_of(keys);
   const auto leased = value_or_throw(run(

@@ -54,9 +54,9 @@ class CoreStore {
 
   std::uint32_t add_namespace(const pybind11::bytes& id, const std::string& description,
                               std::uint64_t block_bytes, std::vector<std::uint64_t> part_bytes);
-  pybind11::tuple lookup(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+  pybind11::tuple lookup(std::uint32_t namespace_index, const pybind11::array& keys, bool prefix,
                          double max_load_s);
-  pybind11::tuple lease(std::uint32_t namespace_index, const KeyArray& keys, bool prefix,
+  pybind11::tuple lease(std::uint32_t namespace_index, const pybind11::array& keys, bool prefix,
                         double ttl_s);
   bool release(std::uint64_t lease_id);
   double lease_expires_in_s(std::uint64_t lease_id);

@@ -187,6 +187,7 @@ void bind_tools(py::module_& module) {
              py::arg("namespace_id"), py::arg("part_index"));
   module.def("checksum_and_copy", &checksum_and_copy, py::arg("source"),
              py::arg("target").none(true), py::arg("block_bytes"));
+  module.def("is_key_array", &is_key_array, py::arg("keys"));
   module.def("checksum_path_name", &checksum_path_name);
   module.def("choose_num_io_threads", [] { return choose_num_io_threads(usable_cpus()); });
   module.def("inspect_directory", &inspect, py::arg("path"));

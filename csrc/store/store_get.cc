@@ -20,8 +20,9 @@ namespace {
 constexpr std::uint64_t kReadAheadBytes = 4ull << 20;
 constexpr std::uint64_t kReadAheadSlowBytes = 16ull << 20;
 constexpr TimeNs kSlowReadNs = 4 * kNsPerMs;
-// With long blocks one is read while another is checked and copied.
-constexpr std::uint64_t kReadAheadLongBlocks = 2;
+// Long blocks: a device that takes up several at once ends them together, so that with two under
+// way it is idle while both are checked and copied (14 MiB: 2.0 GB/s with two, 2.8 with four).
+constexpr std::uint64_t kReadAheadLongBlocks = 4;
 constexpr std::size_t kReadAheadBlocksMax = 1024;
 // Copied in one turn. A job's is short, so that others get on and a cancellation is soon seen.
 constexpr std::uint64_t kJobTurnBytes = 4ull << 20;
@@ -205,13 +206,15 @@ void Store::Impl::issue_loads(GetCall& call) {
   submit_io();
 }
 
-/// Whether the call may take one more staging buffer: within its window, or a second one while most
-/// of the pool is idle. Its first is always allowed.
+/// Whether the call may take one more staging buffer: within its window, or further ones while the
+/// pool is idle otherwise, so that a quarter is left for who comes next. Its first is always
+/// allowed.
 bool Store::Impl::may_stage_more(const GetCall& call) const {
   const std::uint64_t slot_bytes = call.space.slot_bytes;
   if (call.staged_bytes == 0) return true;
+  const bool is_alone = staging_->used_bytes() == call.staged_bytes;
   const bool is_pool_idle = staging_->used_bytes() + slot_bytes <= staging_->capacity_bytes() / 2;
-  const std::uint64_t num_windows = is_pool_idle ? 2 : 1;
+  const std::uint64_t num_windows = is_alone ? 3 : is_pool_idle ? 2 : 1;
   return call.staged_bytes + slot_bytes <= num_windows * staging_->window_bytes();
 }
 

@@ -21,7 +21,7 @@ from kvtier.bench.disk_pairs import DiskPairs, TimedBytes, find_slot_bytes
 from kvtier.bench.disk_report import GOOD, NO_DISK_TRAFFIC, DiskReport, rate_of
 from kvtier.bench.figure import busy_note, load_average, print_figures
 from kvtier.bench.raw_device import detect_medium
-from kvtier.bench.raw_transfer import open_raw_transfer
+from kvtier.bench.raw_transfer import open_raw_transfers
 from kvtier.bench.simulated_disk import PaperDisk, parse_paper_disk
 from kvtier.block_store import open_store
 from kvtier.errors import ConfigError, TierIOError
@@ -121,13 +121,13 @@ def _measure(task: DiskTask, store: BlockStore, source: BlockSource) -> DiskRepo
     op_bytes = find_slot_bytes(task.path)
     depth = task.depth or fitting_depth(op_bytes, mode.get("io", ""))
     num_buffers = max(depth, min(source.num_blocks, 2 * _IN_FLIGHT_BYTES // op_bytes))
-    with open_raw_transfer(depth=depth, op_bytes=op_bytes, num_buffers=num_buffers) as transfer:
-        pairs = DiskPairs(store, task.path, source, transfer)
+    with open_raw_transfers(depth=depth, op_bytes=op_bytes, num_buffers=num_buffers) as transfers:
+        pairs = DiskPairs(store, task.path, source, transfers)
         if task.paper:
             _run_on_paper(task, task.paper, pairs, depth)
         else:
             _run_pairs(task, pairs)
-        raw_engine = "paper" if task.paper else transfer.name
+        raw_engine = "paper" if task.paper else transfers[0].name
     return DiskReport(
         block_bytes=task.block_bytes,
         num_bytes=source.num_bytes,
@@ -135,6 +135,7 @@ def _measure(task: DiskTask, store: BlockStore, source: BlockSource) -> DiskRepo
         fresh_puts=pairs.fresh_puts,
         overwriting_puts=pairs.overwriting_puts,
         verified_reads=pairs.verified_reads,
+        bare_gets=pairs.bare_gets,
         wrong_bytes=pairs.wrong_bytes,
         depth=depth,
         raw_engine=raw_engine,

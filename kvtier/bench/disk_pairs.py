@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,24 +80,29 @@ def ratios_of(values: Sequence[float], references: Sequence[float]) -> list[floa
 
 
 class DiskPairs:
-    """One store with its blocks on disk, and a transfer to reach the same files without it.
+    """One store with its blocks on disk, and two like transfers to reach the same files without it.
 
     After each pass all of `source`'s blocks are on disk again.
     """
 
     def __init__(
-        self, store: BlockStore, folder: Path, source: BlockSource, transfer: RawTransfer
+        self,
+        store: BlockStore,
+        folder: Path,
+        source: BlockSource,
+        transfers: tuple[RawTransfer, RawTransfer],
     ) -> None:
         self.store = store
         self.source = source
         self.gets = Pairs()
         self.verified_reads = Pairs()
+        self.bare_gets = Pairs()
         self.fresh_puts = Pairs()
         self.overwriting_puts = Pairs()
         self.wrong_bytes = 0
         self.is_direct = True
         self._folder = folder
-        self._transfer = transfer
+        self._transfer, self._second_transfer = transfers
         call_blocks = max(1, _GET_CALL_BYTES // source.block_bytes)
         self._out = np.zeros((min(call_blocks, source.num_blocks), source.block_bytes), np.uint8)
 
@@ -184,6 +190,38 @@ class DiskPairs:
 
             return _timed(run)
 
+    def get_bare(self) -> TimedBytes:
+        """Reads with one transfer while a second thread hashes and copies what the other one read:
+        what the processors here let two bare loops deliver, without any store.
+        """
+        op_bytes = self._transfer.op_bytes
+        num_buffers = len(self._transfer.buffers)
+        target = np.empty(num_buffers * op_bytes, dtype=np.uint8)
+        target.fill(0xA5)
+        transfers = (self._transfer, self._second_transfer)
+        sources = [np.frombuffer(it.arena, dtype=np.uint8) for it in transfers]
+
+        def deliver(source: U8, num_bytes: int) -> None:
+            _core.checksum_and_copy(source[:num_bytes], target[:num_bytes], op_bytes)
+
+        with self._open_slots() as (fds, offsets), ThreadPoolExecutor(1) as pool:
+
+            def run() -> RawRate:
+                num_bytes, started_s = 0, time.perf_counter()
+                delivered: Future[None] | None = None
+                for turn, first in enumerate(range(0, len(fds), num_buffers)):
+                    part = slice(first, first + num_buffers)
+                    moved = transfers[turn % 2].run(fds[part], offsets[part]).num_bytes
+                    if delivered:
+                        delivered.result()
+                    delivered = pool.submit(deliver, sources[turn % 2], moved)
+                    num_bytes += moved
+                if delivered:
+                    delivered.result()
+                return RawRate(num_bytes=num_bytes, seconds=time.perf_counter() - started_s)
+
+            return _timed(run)
+
     def write_raw(self, fd: int, *, is_fresh: bool) -> TimedBytes:
         """Writes as much to a file like the store's: newly reserved, or written before."""
         op_bytes = self._transfer.op_bytes
@@ -210,6 +248,7 @@ class DiskPairs:
         is_raw_first = pair_index % 2 == 1
         self.gets.add(*_in_turn(self.get_all, self.read_raw, is_raw_first))
         self.verified_reads.add(self.gets.store[-1], self.read_verified())
+        self.bare_gets.add(self.gets.store[-1], self.get_bare())
         self.overwriting_puts.add(
             *_in_turn(
                 self.put_over, lambda: self.write_raw(written_fd, is_fresh=False), is_raw_first

@@ -33,6 +33,7 @@ class DiskReport:
     fresh_puts: Pairs
     overwriting_puts: Pairs
     verified_reads: Pairs
+    bare_gets: Pairs
     wrong_bytes: int
     depth: int
     raw_engine: str
@@ -56,6 +57,7 @@ class DiskReport:
                 **_side(self.gets, "bytes_read"),
                 "bytes_got": sum(it.num_bytes for it in self.gets.store),
                 "cpu_ratio": median(self.verified_reads.cpu_ratios) or None,
+                "bare_ratio": median(self.bare_gets.ratios) or None,
             },
             "put": {
                 **_side(self.fresh_puts, "bytes_written"),
@@ -65,6 +67,7 @@ class DiskReport:
                 "read_gb_per_s": rate_of(self.gets.raw),
                 "write_gb_per_s": rate_of(self.fresh_puts.raw),
                 "overwrite_gb_per_s": rate_of(self.overwriting_puts.raw),
+                "bare_get_gb_per_s": rate_of(self.bare_gets.raw) or None,
                 "verified_read_cpu_s_per_gb": _cpu_of(self.verified_reads.raw),
                 "bytes_read": moved_bytes_of(self.gets.raw),
                 "bytes_written": moved_bytes_of(self.fresh_puts.raw)
@@ -93,6 +96,9 @@ class DiskReport:
             _ratio(f"disk put + flush / raw write, written before, {size}",
                    self.overwriting_puts, PUT_RATIO_MIN),
         ]  # fmt: skip
+        if self.bare_gets.ratios:
+            name = f"disk get / raw read beside hash + copy in a second thread, {size}"
+            figures.append(_ratio(name, self.bare_gets, get_min, at_most=None))
         cpu_ratios = self.verified_reads.cpu_ratios
         if cpu_ratios:
             figures.append(
@@ -161,12 +167,12 @@ def _side(pairs: Pairs, bytes_name: str) -> dict[str, object]:
     }
 
 
-def _ratio(name: str, pairs: Pairs, at_least: float) -> Figure:
+def _ratio(name: str, pairs: Pairs, at_least: float, at_most: float | None = _RATIO_MAX) -> Figure:
     return Figure(
         name=name,
         value=median(pairs.ratios),
         at_least=at_least,
-        at_most=_RATIO_MAX,
+        at_most=at_most,
         note=f"{rate_of(pairs.store):.2f} of {rate_of(pairs.raw):.2f} GB/s; "
         f"{_spread(pairs.ratios)}",
     )

@@ -7,8 +7,9 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,11 @@ from kvtier.bench.block_source import (
     fresh_salt,
     wait_for_backlog,
 )
+from kvtier.bench.disk_pairs import DiskPairs
 from kvtier.bench.figure import Figure
 from kvtier.bench.pairs import NUM_PAIRS, spread, time_pairs
 from kvtier.bench.payload import U8
+from kvtier.bench.raw_transfer import open_raw_transfers
 from kvtier.bench.replay import tier_counters
 from kvtier.bench.report import percentile
 from kvtier.units import KIB, MIB, format_bytes
@@ -64,9 +67,12 @@ def measure_writing(folder: Path, is_quick: bool) -> list[Figure]:
 
 
 def measure_counting(folder: Path, is_quick: bool) -> list[Figure]:
-    """How much a busy Python thread loses while another one waits for a get from disk."""
+    """How much a busy Python thread loses while another one waits for a get from disk, and while
+    bare reads, hashes and copies of the same blocks run: the processors' and the memory's part.
+    """
     num_blocks = (64 if is_quick else 1024) * MIB // _BLOCK_BYTES
-    losses, seconds = [], []
+    losses: list[_Loss] = []
+    bare_losses: list[_Loss] = []
     with kvtier.open(
         folder, host_bytes=0, disk_bytes=num_blocks * _BLOCK_BYTES * 5 // 4 + 256 * MIB
     ) as store:
@@ -75,34 +81,53 @@ def measure_counting(folder: Path, is_quick: bool) -> list[Figure]:
         store.flush(300)
         out = np.zeros_like(source.data)
         read_before = tier_counters(store)["disk"]["bytes_read"]
-        for _ in range(NUM_PAIRS):
-            with _counting() as counter:
-                before, started_s = counter[0], time.perf_counter()
-                num_got = source.namespace.get(source.keys, out).num_blocks
-                get_s = time.perf_counter() - started_s
-                rate = (counter[0] - before) / get_s
-                if num_got != num_blocks:
-                    raise BenchmarkError(f"got {num_got} of {num_blocks} blocks")
-                before, started_s = counter[0], time.perf_counter()
-                # As long, and as idle a thread as one that waits without the interpreter.
-                threading.Event().wait(get_s)
-                idle_rate = (counter[0] - before) / (time.perf_counter() - started_s)
-            losses.append(1 - rate / idle_rate)
-            seconds.append(get_s)
+        with open_raw_transfers(depth=4, op_bytes=_BLOCK_BYTES, num_buffers=8) as transfers:
+            bare = DiskPairs(store, folder, source, transfers)
+            for _ in range(NUM_PAIRS):
+                losses.append(_count_during(lambda: _get_all(source, out)))
+                bare_losses.append(_count_during(bare.get_bare))
         read_bytes = tier_counters(store)["disk"]["bytes_read"] - read_before
     if not read_bytes:
         raise BenchmarkError("no disk traffic: nothing was read from disk")
+    what = f"{num_blocks * _BLOCK_BYTES / MIB:.0f} MiB"
     return [
-        Figure(
-            name="loss of a counting thread during a disk get",
-            value=100 * statistics.median(losses),
-            unit="%",
-            at_most=5,
-            note=f"{num_blocks * _BLOCK_BYTES / MIB:.0f} MiB a get, "
-            f"{statistics.median(seconds):.2f} s; {100 * min(losses):.1f} to "
-            f"{100 * max(losses):.1f} %",
-        )
+        _loss_figure("loss of a counting thread during a disk get", losses, what, at_most=5),
+        _loss_figure("the same during bare reads, hashes and copies", bare_losses, what),
     ]
+
+
+@dataclass(frozen=True)
+class _Loss:
+    percent: float
+    seconds: float
+
+
+def _count_during(call: Callable[[], object]) -> _Loss:
+    """The rate of a counting thread during the call, against that of as long a wait."""
+    with _counting() as counter:
+        before, started_s = counter[0], time.perf_counter()
+        call()
+        call_s = time.perf_counter() - started_s
+        rate = (counter[0] - before) / call_s
+        before, started_s = counter[0], time.perf_counter()
+        # As long, and as idle a thread as one that waits without the interpreter.
+        threading.Event().wait(call_s)
+        idle_rate = (counter[0] - before) / (time.perf_counter() - started_s)
+    return _Loss(100 * (1 - rate / idle_rate), call_s)
+
+
+def _loss_figure(
+    name: str, losses: Sequence[_Loss], what: str, at_most: float | None = None
+) -> Figure:
+    percents = [it.percent for it in losses]
+    return Figure(
+        name=name,
+        value=statistics.median(percents),
+        unit="%",
+        at_most=at_most,
+        note=f"{what}, {statistics.median(it.seconds for it in losses):.2f} s; "
+        f"{min(percents):.1f} to {max(percents):.1f} %",
+    )
 
 
 def measure_engines(folder: Path, is_quick: bool) -> list[Figure]:

@@ -176,6 +176,18 @@ def open_raw_transfer(
         yield RingTransfer(ring, depth=depth, op_bytes=op_bytes, num_buffers=num_buffers)
 
 
+@contextmanager
+def open_raw_transfers(
+    *, depth: int, op_bytes: int, num_buffers: int
+) -> Iterator[tuple[RawTransfer, RawTransfer]]:
+    """Two alike: one can read while what the other has read is worked on."""
+    with (
+        open_raw_transfer(depth=depth, op_bytes=op_bytes, num_buffers=num_buffers) as first,
+        open_raw_transfer(depth=depth, op_bytes=op_bytes, num_buffers=num_buffers) as second,
+    ):
+        yield first, second
+
+
 def _open_ring(depth: int) -> Ring | None:
     """None where it was not built, or where kernel or container refuse it."""
     try:
