@@ -8,7 +8,7 @@ EngineStore itself is used by the engine's thread only.
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import kvtier
 from kvtier.adapters.vllm.connector_settings import ConnectorSettings
@@ -170,6 +170,7 @@ class EngineStore:
                 for group in self.groups
             ),
             is_loaded_whole=self.is_loaded_whole,
+            transfer_ctas=cast("int", self.store.config()["transfer_ctas"]["value"]),
         )
 
     def reset(self) -> None:

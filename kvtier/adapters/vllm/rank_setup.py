@@ -48,3 +48,5 @@ class RankSetup:
     groups: tuple[GroupSetup, ...]
     is_loaded_whole: bool
     """Whether a request with one block not loaded has to begin anew."""
+    transfer_ctas: int
+    """Processors of a GPU that kernels of saves, and those of loads, may keep busy."""

@@ -68,6 +68,15 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
         engine.close()
 
 
+@pytest.mark.parametrize(("said", "used"), [({}, 64), ({"transfer_ctas": 4}, 4)])
+def test_ranks_hear_how_many_processors_they_may_use(
+    make_fleet: Callable[..., Fleet], said: dict[str, int], used: int
+) -> None:
+    setup = make_fleet(**said).engine.rank_setup
+    assert setup is not None
+    assert setup.transfer_ctas == used
+
+
 def test_each_rank_gets_its_own_bytes_back_into_other_places(
     make_fleet: Callable[..., Fleet],
 ) -> None:
