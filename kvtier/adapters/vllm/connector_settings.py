@@ -16,11 +16,6 @@ ORIGIN: Final = "kv_connector_extra_config"
 DEVICES: Final = ("cpu", "disk", "hybrid", "off")
 DISK_MODE_HOST_BYTES: Final = 256 * MIB
 """With kv_device disk: where saves wait for the disk, so that the engine gets its blocks back."""
-# Beside matrix products of a prefill kernels are least in the way when they are soon over, on many
-# processors: one of the engine's that waits for a single processor waits as a whole.
-# bench/gpu/harm.py shows it.
-_TRANSFER_CTAS: Final = 64
-
 # Names of other tools' settings -> the store's own.
 _ALIASES: Final = {"disk_path": "path", "kv_max_cpu_memory": "host_bytes"}
 # Read by vLLM itself.
@@ -54,7 +49,7 @@ class ConnectorSettings:
     store: Mapping[str, object]
     """Explicit arguments of kvtier.open(), path included."""
     store_defaults: Mapping[str, object]
-    """What holds under vLLM where neither the user nor a variable says anything."""
+    """What the device implies where neither the user nor a variable says anything."""
 
     @property
     def path(self) -> str | None:
@@ -81,15 +76,12 @@ def parse_connector_settings(extra_config: Mapping[str, object]) -> ConnectorSet
         problems.append(f"{_EVENTS}: expected true or false, got {show(extra_config[_EVENTS])}")
     _check_device(device, store, problems)
     raise_problems(problems)
-    store_defaults: dict[str, object] = {"transfer_ctas": _TRANSFER_CTAS}
-    if device == "disk":
-        store_defaults["host_bytes"] = DISK_MODE_HOST_BYTES
     return ConnectorSettings(
         device=device,
         save_decode=save_decode,
         fingerprint=None if fingerprint is None else str(fingerprint),
         store=store if device != "off" else {},
-        store_defaults=store_defaults,
+        store_defaults={"host_bytes": DISK_MODE_HOST_BYTES} if device == "disk" else {},
     )
 
 

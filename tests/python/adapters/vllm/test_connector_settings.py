@@ -46,17 +46,12 @@ def test_other_tools_names_reach_the_store_under_its_own() -> None:
 
 def test_disk_keeps_a_little_memory_for_saves_unless_told_otherwise() -> None:
     settings = parse_connector_settings({"kv_device": "disk", "disk_path": "/kv"})
-    assert settings.store_defaults["host_bytes"] == DISK_MODE_HOST_BYTES
+    assert dict(settings.store_defaults) == {"host_bytes": DISK_MODE_HOST_BYTES}
     assert "host_bytes" not in settings.store
     said = parse_connector_settings(
         {"kv_device": "disk", "disk_path": "/kv", "kv_max_cpu_memory": "1MiB"}
     )
     assert said.store["host_bytes"] == 1 << 20
-
-
-def test_kernels_are_soon_over_unless_the_user_says_otherwise() -> None:
-    assert parse_connector_settings({}).store_defaults["transfer_ctas"] == 64
-    assert parse_connector_settings({"transfer_ctas": 8}).store["transfer_ctas"] == 8
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", False])

@@ -68,7 +68,7 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
         engine.close()
 
 
-@pytest.mark.parametrize(("said", "used"), [({}, 64), ({"transfer_ctas": 4}, 4)])
+@pytest.mark.parametrize(("said", "used"), [({}, 8), ({"transfer_ctas": 4}, 4)])
 def test_ranks_hear_how_many_processors_they_may_use(
     make_fleet: Callable[..., Fleet], said: dict[str, int], used: int
 ) -> None:
