@@ -118,6 +118,7 @@ class DeviceInfo(TypedDict):
 
 class TransferOptions(TypedDict, total=False):
     max_ctas: int
+    are_saves_gentle: bool
     chunk_bytes: int
     calibration_path: str
     is_calibrated: bool

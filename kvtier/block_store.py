@@ -24,6 +24,7 @@ from kvtier.paged_worker import check_rank
 from kvtier.results import FlushResult
 from kvtier.settings import Settings, resolve_settings
 from kvtier.statistics import Statistics, nest_statistics
+from kvtier.transfer_settings import TransferSettings
 from kvtier.units import show
 
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -42,9 +43,7 @@ class BlockStore:
         default_timeout_s = effective["default_timeout_s"]["value"]
         assert isinstance(default_timeout_s, float)
         self._default_timeout_s = default_timeout_s
-        transfer_ctas = effective["transfer_ctas"]["value"]
-        assert isinstance(transfer_ctas, int)
-        self._transfer_ctas = transfer_ctas
+        self._transfer_settings = TransferSettings.of_store(effective)
         self._jobs = JobTable()
         open_stores.register(self)
 
@@ -99,7 +98,7 @@ class BlockStore:
             identity=identity,
             namespace_index=namespace_index,
             default_timeout_s=self._default_timeout_s,
-            transfer_ctas=self._transfer_ctas,
+            transfer_settings=self._transfer_settings,
             jobs=self._jobs,
         )
 

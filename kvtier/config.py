@@ -273,6 +273,16 @@ class Config:
             price="speed of the engine's own kernels while blocks move",
         ),
     )
+    gentle_saves: bool = field(
+        default=False,
+        metadata=_setting(
+            parse_boolean,
+            unit="bool",
+            range_text="true, false",
+            meaning="saves from a GPU use few kernels, which hold up those of a busy engine",
+            price="slower saves: the copy engine carries them, one piece of a block at a time",
+        ),
+    )
     stall_s: float = field(
         default=2.0,
         metadata=_setting(

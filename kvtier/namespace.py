@@ -17,6 +17,7 @@ from kvtier.paged_geometry import PagedGeometry
 from kvtier.paged_tensors import read_tensors
 from kvtier.planned_job import PlannedJob
 from kvtier.results import U8, GetResult, Lookup, PlannedLoadResult, PutResult
+from kvtier.transfer_settings import TransferSettings
 from kvtier.units import parse_whole_number, show
 
 _RANKS_MAX: Final = 4096
@@ -32,7 +33,7 @@ class Namespace:
         "_jobs",
         "_namespace_index",
         "_store",
-        "_transfer_ctas",
+        "_transfer_settings",
     )
 
     def __init__(
@@ -43,7 +44,7 @@ class Namespace:
         identity: NamespaceIdentity,
         namespace_index: int,
         default_timeout_s: float,
-        transfer_ctas: int,
+        transfer_settings: TransferSettings,
         jobs: JobTable,
     ) -> None:
         # Held so that the store stays open while a namespace of it is in use.
@@ -52,7 +53,7 @@ class Namespace:
         self._identity = identity
         self._namespace_index = namespace_index
         self._default_timeout_s = default_timeout_s
-        self._transfer_ctas = transfer_ctas
+        self._transfer_settings = transfer_settings
         self._jobs = jobs
 
     @property
@@ -272,19 +273,16 @@ class Namespace:
         read = read_tensors(tensors)
         if geometry.block_bytes != self._identity.block_bytes:
             raise ConfigError(
-                f"geometry: its fragments add up to {geometry.block_bytes} bytes a block, the "
-                f"namespace has block_bytes={self._identity.block_bytes}"
+                f"geometry: its fragments add up to {geometry.block_bytes} bytes, the namespace "
+                f"has block_bytes={self._identity.block_bytes}"
             )
+        part_bytes, settings = self._identity.part_bytes, self._transfer_settings
+        attachment = attach_tensors(
+            self._core_store, self._namespace_index, read, geometry, part_bytes, settings
+        )
         return PagedBlocks(
             store=self._store,
-            attachment=attach_tensors(
-                self._core_store,
-                self._namespace_index,
-                read,
-                geometry,
-                self._identity.part_bytes,
-                self._transfer_ctas,
-            ),
+            attachment=attachment,
             tensors=read,
             geometry=geometry,
             default_timeout_s=self._default_timeout_s,

@@ -16,6 +16,7 @@ from kvtier.paged_geometry import PagedGeometry
 from kvtier.paged_tensors import CPU, PagedTensors
 from kvtier.results import I64, LoadResult, PutResult
 from kvtier.statistics import Leaf
+from kvtier.transfer_settings import TransferSettings
 from kvtier.units import show
 
 _HOST_ORDINAL: Final = -1
@@ -167,10 +168,10 @@ def attach_tensors(
     tensors: PagedTensors,
     geometry: PagedGeometry,
     part_bytes: tuple[int, ...],
-    transfer_ctas: int,
+    settings: TransferSettings,
 ) -> _core.Attachment:
     """Makes `tensors` known to the transfer engine of their device."""
-    ordinal, options = find_device_options(tensors, transfer_ctas)
+    ordinal, options = find_device_options(tensors, settings)
     return core_store.attach(
         namespace_index,
         ordinal,
@@ -182,10 +183,12 @@ def attach_tensors(
     )
 
 
-def find_device_options(tensors: PagedTensors, transfer_ctas: int) -> tuple[int, dict[str, object]]:
+def find_device_options(
+    tensors: PagedTensors, settings: TransferSettings
+) -> tuple[int, dict[str, object]]:
     """Returns what the core is to be told of the tensors' device: (cuda_ordinal, options)."""
     ordinal = _HOST_ORDINAL if tensors.device == CPU else int(tensors.device.partition(":")[2])
-    options: dict[str, object] = {"max_ctas": transfer_ctas}
+    options = settings.core_options()
     if ordinal != _HOST_ORDINAL:
         options["calibration_path"] = calibration_path(ordinal)
     return ordinal, options

@@ -11,7 +11,6 @@ from kvtier import _core
 from kvtier.arena_view import ArenaView
 from kvtier.block_plan import BlockPlan, PlanResult
 from kvtier.call_arguments import check_seconds
-from kvtier.config import DEFAULTS, SETTINGS
 from kvtier.engine_streams import parse_stream, stream_id_of
 from kvtier.errors import UsageError
 from kvtier.paged_blocks import as_block_ids, check_each_once, find_device_options
@@ -19,6 +18,7 @@ from kvtier.paged_geometry import PagedGeometry
 from kvtier.paged_tensors import read_tensors
 from kvtier.started_job import end_lost_job
 from kvtier.statistics import Leaf
+from kvtier.transfer_settings import TransferSettings
 from kvtier.units import parse_whole_number, show
 
 _RANK_MAX = 2**32 - 1
@@ -101,6 +101,7 @@ class PagedWorker:
     part_bytes:        Namespace.part_bytes, of all ranks.
     parts:             the parts that the tensors hold: a position, or several in a row.
     rank:              what the store's calls count this process as, from 0.
+    transfer_ctas, gentle_saves: as the settings of these names; None: the defaults.
     The tensors stay alive while the worker or a job of it does.
     Raises UsageError (parts that are not there or do not add up, tensors as for attach()),
     UnsupportedError (no driver, or no such device), ClosedError (the view is closed).
@@ -119,6 +120,7 @@ class PagedWorker:
         parts: int | Iterable[int],
         rank: int,
         transfer_ctas: int | None = None,
+        gentle_saves: bool | None = None,
     ) -> None:
         if not isinstance(view, ArenaView):
             raise UsageError(f"view: expected ArenaView.open(handle), got {show(view)}")
@@ -143,10 +145,10 @@ class PagedWorker:
                 f"parts: {show(list(self._parts))} have {own_bytes} bytes, the fragments of the "
                 f"geometry {geometry.block_bytes}"
             )
-        ctas = DEFAULTS["transfer_ctas"] if transfer_ctas is None else transfer_ctas
-        ctas = SETTINGS["transfer_ctas"].parse(ctas, "transfer_ctas")
-        assert isinstance(ctas, int)
-        ordinal, options = find_device_options(self._tensors, ctas)
+        settings = TransferSettings.parse(
+            {"transfer_ctas": transfer_ctas, "gentle_saves": gentle_saves}
+        )
+        ordinal, options = find_device_options(self._tensors, settings)
         self._core_worker = _core.PagedWorker(
             view._core_view,
             _as_namespace_id(namespace_id),

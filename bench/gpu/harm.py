@@ -3,7 +3,8 @@
 Usage: harm.py [--rounds N] [--output FILE], with torch's Python on a machine with a GPU. A step is
 the matrix products of one prefill step of 2,048 tokens, of Qwen2.5-7B's shapes; beside each step
 128 blocks of 16 tokens are saved to host memory, in 28 fragments each. Cases take turns: without
-saves, and with kernels on 2 to 64 of the GPU's processors. Prints what a step takes. One thread.
+saves, with kernels on 2 to 64 of the GPU's processors, and with gentle saves. Prints what a step
+takes. One thread.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ STEPS_A_ROUND = 12
 # As an engine that plans ahead: what the processor has handed over beyond what has ended.
 STEPS_AHEAD = 2
 READY_S_MAX = 30.0
-CTAS = (2, 8, 32, 64)
+CASES: dict[str, dict[str, Any]] = {
+    **{f"{ctas} processors": {"transfer_ctas": ctas} for ctas in (2, 8, 32, 64)},
+    "gentle saves": {"gentle_saves": True},
+}
 
 
 def main() -> int:
@@ -47,7 +51,7 @@ def main() -> int:
         for _ in range(NUM_LAYERS)
     ]
     with contextlib.ExitStack() as stack:
-        savers = {f"{ctas} processors": open_saver(layers, ctas, stack) for ctas in CTAS}
+        savers = {name: open_saver(layers, name, stack) for name in CASES}
         times_ms = measure(torch, step, {"no saves": None, **savers}, arguments.rounds)
     print_times(times_ms)
     if arguments.output is not None:
@@ -78,11 +82,11 @@ def make_step(torch: Any) -> Callable[[], None]:
 
 
 def open_saver(
-    layers: Sequence[Any], ctas: int, stack: contextlib.ExitStack
+    layers: Sequence[Any], case: str, stack: contextlib.ExitStack
 ) -> Callable[[], kvtier.Job[kvtier.PutResult]]:
     """Returns what saves the next 128 blocks to a store of its own, once memory is page-locked."""
-    store = stack.enter_context(kvtier.open(None, host_bytes=HOST_BYTES, transfer_ctas=ctas))
-    namespace = store.namespace(model="harm", block_bytes=BLOCK_BYTES, fingerprint=str(ctas))
+    store = stack.enter_context(kvtier.open(None, host_bytes=HOST_BYTES, **CASES[case]))
+    namespace = store.namespace(model="harm", block_bytes=BLOCK_BYTES, fingerprint=case)
     paged = namespace.attach(layers, PagedGeometry.from_tensors(layers))
     deadline_s = time.monotonic() + READY_S_MAX
     while time.monotonic() < deadline_s and "ready" not in str(_page_lock(store)):

@@ -32,6 +32,8 @@ TransferOptions transfer_options_of(const py::dict& fields) {
     const auto name = key.cast<std::string>();
     if (name == "max_ctas") {
       options.max_ctas = value.cast<std::uint32_t>();
+    } else if (name == "are_saves_gentle") {
+      options.are_saves_gentle = value.cast<bool>();
     } else if (name == "chunk_bytes") {
       options.chunk_bytes = value.cast<std::uint64_t>();
     } else if (name == "calibration_path") {

@@ -11,6 +11,7 @@
 
 #include "device/fragment_table.h"
 #include "transfer/block_sums.h"
+#include "transfer/chunk_cutter.h"
 #include "transfer/page_locked_ranges.h"
 #include "transfer/ready_point.h"
 #include "transfer/transfer_types.h"
@@ -50,6 +51,8 @@ struct TransferJob {
   std::uint64_t next_leaf = 0;
   std::uint64_t num_chunks = 0;
   std::uint32_t num_chunks_in_flight = 0;
+  LeafRange hashed_ahead;         // Of a gentle save: what its last kernel hashes.
+  std::size_t ahead_index = 0;    // Which of the pipe's buffers has those digests.
   std::optional<BlockSums> sums;  // When there are seeds.
   Status status;
 

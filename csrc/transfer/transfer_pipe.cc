@@ -60,6 +60,13 @@ Status TransferPipe::prepare() {
   digests = device_.allocate(digests_bytes);
   if (!digests.is_ok()) return digests.status();
   device_digests_ = reinterpret_cast<std::uint64_t*>(digests.value());
+  if (!options_.are_saves_gentle) return Status::ok();
+  leaves_ahead_ = kChunksInFlightMax * leaves_per_chunk_;
+  for (Ahead& ahead : aheads_) {
+    digests = device_.allocate(digests_bytes);
+    if (!digests.is_ok()) return digests.status();
+    ahead.digests = reinterpret_cast<std::uint64_t*>(digests.value());
+  }
   return Status::ok();
 }
 
@@ -71,16 +78,20 @@ TransferPipe::~TransferPipe() {
   for (const Event event : chunk_done_) device_.destroy_event(event);
   device_.destroy_event(step_done_);
   device_.deallocate(reinterpret_cast<std::byte*>(device_digests_));
+  for (const Ahead& ahead : aheads_) {
+    device_.deallocate(reinterpret_cast<std::byte*>(ahead.digests));
+  }
   device_.deallocate_page_locked(reinterpret_cast<std::byte*>(digests_));
 }
 
 void TransferPipe::submit_chunk(const std::shared_ptr<TransferJob>& job) {
   KVTIER_CHECK(has_room());
-  Chunk made{job, cut_next(*job), take_place(), nullptr, nullptr, nullptr, false};
+  Chunk made{job, cut_next(*job), take_place(), nullptr, nullptr, nullptr, steps_of(*job), false};
   if (job->is_hashed()) made.digests = digests_ + made.place * leaves_per_chunk_;
   if (job->is_bounced) made.bounce = ring_.place(made.place);
-  const Steps steps = steps_of(*job);
-  job->status = order_lane(*job, steps.first);
+  // Its kernel ran with an earlier chunk.
+  if (job->next_leaf < job->hashed_ahead.end) made.steps.first = kCopies;
+  job->status = order_lane(*job, made.steps.first);
   if (!job->status.is_ok()) return;
   // On the list before anything of it is under way, so that its end is waited for whatever happens.
   chunks_.push_back(made);
@@ -93,7 +104,7 @@ void TransferPipe::submit_chunk(const std::shared_ptr<TransferJob>& job) {
     fill_bounce(*job, chunk);
   }
   if (job->method == TransferMethod::kStaged) chunk.staging = &take_staging();
-  job->status = submit_steps(*job, chunk, steps);
+  job->status = submit_steps(*job, chunk);
   seal(chunk);
   if (job->status.is_ok()) job->next_leaf = chunk.leaves.end;
 }
@@ -101,10 +112,9 @@ void TransferPipe::submit_chunk(const std::shared_ptr<TransferJob>& job) {
 // Whatever of a failed chunk is under way has to be waited for like a whole one.
 void TransferPipe::seal(Chunk& chunk) {
   TransferJob& job = *chunk.job;
-  const Steps steps = steps_of(job);
   const Event done = chunk_done_[chunk.place];
-  Status recorded = job.status.is_ok() ? Status::ok() : order_steps(steps);
-  if (recorded.is_ok()) recorded = device_.record_lane(lanes_[steps.last].id, done);
+  Status recorded = job.status.is_ok() ? Status::ok() : order_steps(chunk.steps);
+  if (recorded.is_ok()) recorded = device_.record_lane(lanes_[chunk.steps.last].id, done);
   if (!recorded.is_ok()) {
     broken_ = recorded;
     if (job.status.is_ok()) job.status = recorded;
@@ -112,6 +122,7 @@ void TransferPipe::seal(Chunk& chunk) {
   }
   chunk.is_sealed = true;
   if (chunk.staging != nullptr) chunk.staging->emptied = done;
+  if (job.hashed_ahead.end > 0) aheads_[job.ahead_index].emptied = done;
 }
 
 // A job's chunks all take the same way, so its last chunk's last step is the last of all.
@@ -128,14 +139,16 @@ LeafRange TransferPipe::cut_next(const TransferJob& job) const {
   const FragmentTable& table = job.attachment->table;
   const std::uint64_t rest_bytes = job.num_bytes() - leaf_place_bytes(table, job.next_leaf);
   const Steps lanes = steps_of(job);
-  const ChunkSteps steps = lanes.first == lanes.last ? ChunkSteps::kOne
+  const bool is_one = lanes.first == lanes.last || is_hashed_ahead(job);
+  const ChunkSteps steps = is_one                    ? ChunkSteps::kOne
                            : lanes.first == kKernels ? ChunkSteps::kKernelFirst
                                                      : ChunkSteps::kKernelLast;
   const std::uint64_t num_since_idle = chunks_.empty() ? 0 : num_chunks_since_idle_;
   const std::uint64_t bytes_max =
       choose_chunk_bytes(steps, num_since_idle, rest_bytes,
                          job.is_bounced ? ring_.place_bytes() : options_.chunk_bytes);
-  return cut_chunk(table, {job.next_leaf, job.num_leaves()},
+  const bool is_begun = job.next_leaf < job.hashed_ahead.end;
+  return cut_chunk(table, {job.next_leaf, is_begun ? job.hashed_ahead.end : job.num_leaves()},
                    std::max<std::uint64_t>(bytes_max, kLeafBytes), leaves_per_chunk_);
 }
 
@@ -146,7 +159,33 @@ std::size_t TransferPipe::take_place() {
   for (Staging& staging : stagings_) {
     if (staging.emptied == chunk_done_[place]) staging.emptied = {};
   }
+  for (Ahead& ahead : aheads_) {
+    if (ahead.emptied == chunk_done_[place]) ahead.emptied = {};
+  }
   return place;
+}
+
+bool TransferPipe::is_hashed_ahead(const TransferJob& job) const {
+  return leaves_ahead_ > 0 && job.is_hashed() && !job.is_bounced &&
+         job.method == TransferMethod::kCopyEngine;
+}
+
+// Chooses what the next kernel hashes: all that is left of the job, as far as a buffer and the
+// kernel's list of blocks go. Each kernel of ours that runs beside the engine's holds one of those
+// up, short or long: the fewer, the better.
+Status TransferPipe::begin_ahead(TransferJob& job, const Chunk& chunk) {
+  job.ahead_index = num_aheads_++ % aheads_.size();
+  job.hashed_ahead = cut_chunk(job.attachment->table, {job.next_leaf, job.num_leaves()},
+                               job.num_bytes(), leaves_ahead_);
+  KVTIER_CHECK(chunk.leaves.end <= job.hashed_ahead.end);
+  const Event emptied = aheads_[job.ahead_index].emptied;
+  if (emptied.event_id == 0) return Status::ok();
+  return device_.order_lane_after(lanes_[kKernels].id, emptied);
+}
+
+std::uint64_t* TransferPipe::device_digests_of(const TransferJob& job, const Chunk& chunk) const {
+  if (job.hashed_ahead.end == 0) return device_digests_ + chunk.place * leaves_per_chunk_;
+  return aheads_[job.ahead_index].digests + (chunk.leaves.begin - job.hashed_ahead.begin);
 }
 
 TransferPipe::Staging& TransferPipe::take_staging() {
@@ -163,15 +202,20 @@ Status TransferPipe::order_lane(TransferJob& job, std::size_t lane_index) {
   return device_.record_lane(lane, job.begin);
 }
 
-Status TransferPipe::submit_steps(const TransferJob& job, const Chunk& chunk, const Steps& steps) {
+Status TransferPipe::submit_steps(TransferJob& job, const Chunk& chunk) {
+  const Steps& steps = chunk.steps;
   if (chunk.staging != nullptr && chunk.staging->emptied.event_id != 0) {
     Status ordered = device_.order_lane_after(lanes_[steps.first].id, chunk.staging->emptied);
     if (!ordered.is_ok()) return ordered;
   }
   const bool is_kernel_first = steps.first == kKernels;
   const bool has_two = steps.first != steps.last;
-  Status first =
-      is_kernel_first ? submit_kernel(job, chunk, has_two) : submit_copies(job, chunk, false);
+  if (is_kernel_first && is_hashed_ahead(job)) {
+    Status begun = begin_ahead(job, chunk);
+    if (!begun.is_ok()) return begun;
+  }
+  Status first = is_kernel_first ? submit_kernel(job, chunk, has_two)
+                                 : submit_copies(job, chunk, job.hashed_ahead.end > 0);
   if (!first.is_ok() || !has_two) return first;
   Status ordered = order_steps(steps);
   if (!ordered.is_ok()) return ordered;

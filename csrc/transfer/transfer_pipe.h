@@ -19,6 +19,7 @@ struct PipeOptions {
   TransferDirection direction = TransferDirection::kSave;
   std::uint64_t chunk_bytes = 0;
   std::uint32_t max_ctas = 0;
+  bool are_saves_gentle = false;
 };
 
 class TransferPipe {
@@ -75,6 +76,11 @@ class TransferPipe {
     std::byte* memory = nullptr;
     Event emptied;  // After the chunk that was in it; no event: it was seen to end.
   };
+  /// Digests on the device of many chunks to come, made by one kernel.
+  struct Ahead {
+    std::uint64_t* digests = nullptr;
+    Event emptied;  // After the last chunk that copied some of them; no event: it was seen to end.
+  };
   /// The lanes of a chunk's steps: one, or the second after the first.
   struct Steps {
     std::size_t first = kCopies;
@@ -87,7 +93,8 @@ class TransferPipe {
     std::uint64_t* digests = nullptr;  // On the host; null: it is not hashed.
     Staging* staging = nullptr;        // Null: it needs none.
     std::byte* bounce = nullptr;       // Its place in the ring; null: the slots themselves.
-    bool is_sealed = false;            // The event stands behind all of it.
+    Steps steps;
+    bool is_sealed = false;  // The event stands behind all of it.
   };
   TransferPipe(Device& device, const PipeOptions& options)
       : device_(device), options_(options), ring_(device, kChunksInFlightMax) {}
@@ -96,8 +103,11 @@ class TransferPipe {
   Steps steps_of(const TransferJob& job) const;
   std::size_t take_place();
   Staging& take_staging();
+  bool is_hashed_ahead(const TransferJob& job) const;
+  Status begin_ahead(TransferJob& job, const Chunk& chunk);
+  std::uint64_t* device_digests_of(const TransferJob& job, const Chunk& chunk) const;
   Status order_lane(TransferJob& job, std::size_t lane_index);
-  Status submit_steps(const TransferJob& job, const Chunk& chunk, const Steps& steps);
+  Status submit_steps(TransferJob& job, const Chunk& chunk);
   Status submit_copies(const TransferJob& job, const Chunk& chunk, bool is_after_kernel);
   Status submit_kernel(const TransferJob& job, const Chunk& chunk, bool is_copied_after);
   Status order_steps(const Steps& steps);
@@ -119,9 +129,13 @@ class TransferPipe {
   std::uint64_t* digests_ = nullptr;
   std::uint64_t* device_digests_ = nullptr;
   bool has_kernels_ = false;
+  std::uint64_t leaves_ahead_ =
+      0;  // What one kernel of a gentle save hashes at most; 0: none does.
 
   std::array<Lane, 2> lanes_;
   std::array<Staging, kNumStagings> stagings_;
+  std::array<Ahead, kNumStagings> aheads_;
+  std::uint64_t num_aheads_ = 0;
   std::array<Event, kChunksInFlightMax> chunk_done_{};
   Event step_done_;           // Between the steps of a chunk: what waits for it keeps its point.
   std::deque<Chunk> chunks_;  // In order of submission.

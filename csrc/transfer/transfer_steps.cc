@@ -21,8 +21,7 @@ Status TransferPipe::submit_copies(const TransferJob& job, const Chunk& chunk,
   if (job.direction == TransferDirection::kLoad) std::swap(borders.source, borders.target);
   layout::cut_at_borders(borders, pieces_, cut_pieces_);
   if (is_after_kernel && chunk.digests != nullptr) {
-    const auto* source =
-        reinterpret_cast<const std::byte*>(device_digests_ + chunk.place * leaves_per_chunk_);
+    const auto* source = reinterpret_cast<const std::byte*>(device_digests_of(job, chunk));
     const std::uint64_t num_leaves = chunk.leaves.end - chunk.leaves.begin;
     pieces_.push_back(
         {source, reinterpret_cast<std::byte*>(chunk.digests), num_leaves * sizeof(std::uint64_t)});
@@ -37,7 +36,8 @@ Status TransferPipe::submit_kernel(const TransferJob& job, const Chunk& chunk,
                                    bool is_copied_after) {
   const bool is_save = job.direction == TransferDirection::kSave;
   std::byte* staging = chunk.staging == nullptr ? nullptr : chunk.staging->memory;
-  const LeafRange& leaves = chunk.leaves;
+  const bool is_ahead = job.hashed_ahead.end > 0;
+  const LeafRange& leaves = is_ahead ? job.hashed_ahead : chunk.leaves;
   const FragmentTable& table = job.attachment->table;
   const std::uint64_t per_block = table.leaves_per_block();
   const std::uint64_t first_block = leaves.begin / per_block;
@@ -60,9 +60,7 @@ Status TransferPipe::submit_kernel(const TransferJob& job, const Chunk& chunk,
   op.first_leaf = static_cast<std::uint32_t>(leaves.begin - first_block * per_block);
   op.num_leaves = static_cast<std::uint32_t>(leaves.end - leaves.begin);
   op.digests = chunk.digests;
-  if (is_copied_after && chunk.digests != nullptr) {
-    op.digests = device_digests_ + chunk.place * leaves_per_chunk_;
-  }
+  if (is_copied_after && chunk.digests != nullptr) op.digests = device_digests_of(job, chunk);
   op.num_ctas = options_.max_ctas;
   return device_.submit_block_copy(lanes_[kKernels].id, op);
 }

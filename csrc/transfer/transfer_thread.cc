@@ -44,8 +44,9 @@ TransferEngine::Impl::~Impl() {
 
 Status TransferEngine::Impl::start() {
   for (std::size_t index = 0; index < kNumDirections; ++index) {
-    auto pipe = TransferPipe::create(
-        device_, {static_cast<TransferDirection>(index), options_.chunk_bytes, options_.max_ctas});
+    auto pipe =
+        TransferPipe::create(device_, {static_cast<TransferDirection>(index), options_.chunk_bytes,
+                                       options_.max_ctas, options_.are_saves_gentle});
     if (!pipe.is_ok()) return pipe.status();
     directions_[index].pipe = std::move(pipe).value();
     stats_.staging_bytes += directions_[index].pipe->staging_bytes();

@@ -39,6 +39,9 @@ struct TransferOptions {
   /// Harm budget: how many processors of the device the kernels of one direction may keep busy at a
   /// time. 2 .. 64. More: faster with small fragments, and slower kernels of the engine meanwhile.
   std::uint32_t max_ctas = 8;
+  /// Saves keep out of the engine's way: the copy engine carries them where it is not much slower,
+  /// and one kernel hashes what many copies move, instead of one a chunk.
+  bool are_saves_gentle = false;
   /// Bytes of one staged copy at most; device memory for staging is four times this. 64 KiB ..
   /// 16 MiB. More: fewer calls and gaps on the link, and a longer wait for a job that is cancelled.
   std::uint64_t chunk_bytes = 16u << 20;

@@ -99,6 +99,7 @@ class SimulatedStore:
                 "default_timeout_s": {"value": TIMEOUT_S},
                 "path": {"value": "simulated"},
                 "transfer_ctas": {"value": 8},
+                "gentle_saves": {"value": False},
             },
         )
         self.spaces = [

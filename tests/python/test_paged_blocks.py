@@ -40,9 +40,9 @@ def open_namespace(
     return store, store.namespace(model="m", block_bytes=BLOCK_BYTES, fingerprint="f")
 
 
-@pytest.fixture
-def memory_namespace() -> object:
-    store = kvtier.open(host_bytes=8 * MIB)
+@pytest.fixture(params=[False, True], ids=["fast saves", "gentle saves"])
+def memory_namespace(request: pytest.FixtureRequest) -> object:
+    store = kvtier.open(host_bytes=8 * MIB, gentle_saves=request.param)
     yield store.namespace(model="m", block_bytes=BLOCK_BYTES, fingerprint="f")
     store.close()
 

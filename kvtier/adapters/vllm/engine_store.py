@@ -8,7 +8,7 @@ EngineStore itself is used by the engine's thread only.
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import kvtier
 from kvtier.adapters.vllm.connector_settings import ConnectorSettings
@@ -21,6 +21,7 @@ from kvtier.core_log import logger, warn_once
 from kvtier.errors import KvtierError, UnsupportedError
 from kvtier.namespace import Namespace
 from kvtier.paged_geometry import FragmentPlace
+from kvtier.transfer_settings import TransferSettings
 from kvtier.units import format_bytes
 
 GPU_GAIN_TOKENS_MIN: Final = 64
@@ -170,7 +171,7 @@ class EngineStore:
                 for group in self.groups
             ),
             is_loaded_whole=self.is_loaded_whole,
-            transfer_ctas=cast("int", self.store.config()["transfer_ctas"]["value"]),
+            transfer_settings=TransferSettings.of_store(self.store.config()),
         )
 
     def reset(self) -> None:

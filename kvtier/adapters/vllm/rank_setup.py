@@ -6,6 +6,7 @@ Plain values that can be pickled; nothing of vLLM is imported.
 from dataclasses import dataclass
 
 from kvtier.arena_view import ArenaHandle
+from kvtier.transfer_settings import TransferSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,5 +49,5 @@ class RankSetup:
     groups: tuple[GroupSetup, ...]
     is_loaded_whole: bool
     """Whether a request with one block not loaded has to begin anew."""
-    transfer_ctas: int
-    """Processors of a GPU that kernels of saves, and those of loads, may keep busy."""
+    transfer_settings: TransferSettings
+    """As the store was told."""

@@ -205,7 +205,8 @@ class RankWorker(OffloadingWorker):
                     # One part: each rank has the same bytes.
                     parts=rank if len(group.part_bytes) > 1 else 0,
                     rank=rank,
-                    transfer_ctas=setup.transfer_ctas,
+                    transfer_ctas=setup.transfer_settings.transfer_ctas,
+                    gentle_saves=setup.transfer_settings.gentle_saves,
                 )
                 paged[bytes.fromhex(group.namespace_id)] = (index, worker)
         except KvtierError as error:

@@ -23,6 +23,7 @@ struct TransferWorldOptions {
   bool is_memory_unified = false;
   /// Whether the engine takes the device for a GPU, with memory apart from the host's.
   bool is_gpu = false;
+  bool are_saves_gentle = false;
 };
 
 class TransferWorld {
@@ -43,6 +44,7 @@ class TransferWorld {
     engine_options.is_calibrated = false;
     engine_options.has_thread = false;
     engine_options.num_jobs_max = 8;
+    engine_options.are_saves_gentle = options.are_saves_gentle;
     auto made = transfer::TransferEngine::create(device, clock, engine_options);
     REQUIRE_MESSAGE(made.is_ok(), made.status().to_string());
     engine = std::move(made).value();

@@ -68,13 +68,16 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
         engine.close()
 
 
-@pytest.mark.parametrize(("said", "used"), [({}, 8), ({"transfer_ctas": 4}, 4)])
-def test_ranks_hear_how_many_processors_they_may_use(
-    make_fleet: Callable[..., Fleet], said: dict[str, int], used: int
+@pytest.mark.parametrize(
+    ("said", "used"), [({}, (8, False)), ({"transfer_ctas": 4, "gentle_saves": True}, (4, True))]
+)
+def test_ranks_hear_how_their_blocks_are_to_move(
+    make_fleet: Callable[..., Fleet], said: dict[str, int], used: tuple[int, bool]
 ) -> None:
     setup = make_fleet(**said).engine.rank_setup
     assert setup is not None
-    assert setup.transfer_ctas == used
+    settings = setup.transfer_settings
+    assert (settings.transfer_ctas, settings.gentle_saves) == used
 
 
 def test_each_rank_gets_its_own_bytes_back_into_other_places(
