@@ -146,7 +146,8 @@ class KvtierManager(OffloadingManager):
             for index, hashes in enumerate(blocks.split(keys)):
                 group = groups[index]
                 chosen, save = plan_save(group, blocks.chains[index], hashes, blocks.rules)
-                group_keys = [OffloadKey(hashes[it] + group.key_suffix) for it in chosen]
+                suffix = group.key_suffix
+                group_keys: list[Any] = [hashes[it] + suffix for it in chosen]
                 if self._events is not None:
                     self._events.note_planned(index, group_keys, save.keys)
                 kept += group_keys

@@ -39,11 +39,11 @@ def _plan_run(
     first = start
     if not rules.saves_decode:
         end = max(start, min(end, chain.num_prompt_blocks))
+    keys = chain.keys(group.namespace, 0, end)
     # What is stored already is the beginning of the chain: parents go before their children.
-    start += _count_stored(group, chain.keys(group.namespace, start, end))
-    parent = chain.keys(group.namespace, start - 1, start).tobytes() if start > 0 else None
-    save = GroupSave(chain.keys(group.namespace, start, end), parent)
-    return range(start - first, end - first), save
+    start += _count_stored(group, keys[start:])
+    parent = keys[start - 1].tobytes() if start > 0 else None
+    return range(start - first, end - first), GroupSave(keys[start:], parent)
 
 
 def _plan_each(
