@@ -75,6 +75,8 @@ class KvtierConnector(OffloadingConnector):
         self._engine: EngineStore | None = None
         self._planner: RankPlanner | None = None
         self._group_layouts: list[str] = []
+        self._unscheduled: set[str] = set()
+        """Requests with blocks that no step has run with yet: a load may still be under way."""
         # Inside a MultiConnector it is that one's.
         outer_config = get_current_vllm_config_or_none() or vllm_config
         self._is_inside = outer_config.kv_transfer_config is not transfer_config
@@ -122,6 +124,7 @@ class KvtierConnector(OffloadingConnector):
     ) -> None:
         """Plans a load, and starts it: the step with which vLLM would is not even made yet."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
+        self._unscheduled.add(request.request_id)
         if num_external_tokens > 0 and self._halves is not None:
             jobs = self.connector_scheduler._current_batch_load_jobs
             self._halves.start_load(*next(reversed(jobs.items())))
@@ -129,6 +132,7 @@ class KvtierConnector(OffloadingConnector):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         if self._halves is not None:
             self._halves.begin_step(is_empty=scheduler_output.total_num_scheduled_tokens == 0)
+        self._unscheduled.difference_update(scheduler_output.num_scheduled_tokens)
         metadata: Any = super().build_connector_meta(scheduler_output)
         return metadata if self._planner is None else self._planner.plan(metadata)
 
@@ -263,12 +267,15 @@ class KvtierConnector(OffloadingConnector):
 
         block_ids: what it holds, for all of vLLM's groups. What vLLM's scheduler noted may be the
         blocks of before a preemption, or of before they left a window: they are others' by now.
+        Tokens that another connector is to load count as computed before they have arrived.
         """
+        is_unscheduled = request.request_id in self._unscheduled
+        self._unscheduled.discard(request.request_id)
         status = self.connector_scheduler._req_status.get(request.request_id)
         groups = () if self._engine is None else self._engine.groups
         if status is None or not groups:
             return
-        num_tokens = num_committed_tokens(request)
+        num_tokens = 0 if is_unscheduled else num_committed_tokens(request)
         for group, group_state in zip(groups, status.group_states, strict=True):
             group_state.block_ids[:] = block_ids[group.group.group_id]
             num_tokens = min(num_tokens, len(group_state.block_ids) * group.block_tokens)
