@@ -113,7 +113,11 @@ class KvtierManager(OffloadingManager):
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadSpec:
         start_s = self._clock_s()
-        blocks = self._blocks[req_context.req_id]
+        blocks = self._blocks.get(req_context.req_id)
+        if blocks is None:
+            # Nobody knows the request: its load fails like one of before a reset.
+            nothing = tuple(NO_KEYS for _ in self._engine.groups)
+            return LoadSpec(nothing, req_context.req_id, self._engine.generation - 1)
         self._release_leases(req_context.req_id)
         leases = self._leases[req_context.req_id] = []
         listed = []

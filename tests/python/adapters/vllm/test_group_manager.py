@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import vllm_engine  # noqa: F401
-from group_setup import WINDOW_TOKENS, attach_groups, make_group_engine, window_keys
+from group_setup import NUM_HASHES, WINDOW_TOKENS, attach_groups, make_group_engine, window_keys
 from half_setup import BLOCK_TOKENS, Request
 from vllm.v1.kv_offload.base import LookupResult
 from vllm_scheduler import make_scheduler
@@ -54,6 +54,25 @@ def test_each_group_has_a_namespace_and_block_sizes_of_its_own(engine: EngineSto
     assert (first.block_tokens, second.block_tokens) == (BLOCK_TOKENS, 2 * BLOCK_TOKENS)
     assert (first.block_bytes, second.block_bytes) == (4096, 3000)
     assert [it.describe()["group"] for it in (first, second)] == [0, 3]
+
+
+@pytest.mark.parametrize("num_tokens_more", [1, 3])
+def test_requests_that_end_within_a_block_find_what_all_groups_have_j1(
+    num_tokens_more: int,
+) -> None:
+    for num_blocks in range(1, 16):
+        made = make_group_engine()
+        attach_groups(made)
+        try:
+            manager = KvtierManager(made)
+            scheduler = make_scheduler(manager, window_tokens=WINDOW_TOKENS)
+            saved = Request("saved", num_blocks)
+            put(made, manager, saved, saved.offload_keys() + window_keys(saved))
+            asked = Request("asked", num_blocks)
+            found = scheduler.find_hit(asked, num_tokens_more=num_tokens_more)
+            assert found == num_blocks // NUM_HASHES * NUM_HASHES * BLOCK_TOKENS, num_blocks
+        finally:
+            made.close()
 
 
 def test_blocks_of_a_window_are_saved_without_those_before_them(

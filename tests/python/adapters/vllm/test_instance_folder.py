@@ -38,6 +38,19 @@ def test_a_busy_folder_gives_the_first_free_instance(
             assert path_of(again) == paths[1]
 
 
+def test_an_instance_never_sees_another_one_s_blocks_b9(disk_folder: Path) -> None:
+    arguments = {"path": disk_folder, **SIZES}
+    name = {"model": "m", "block_bytes": 4096, "fingerprint": "f"}
+    with open_store(arguments, {}) as first, open_store(arguments, {}) as second:
+        mine, other = (it.namespace(**name) for it in (first, second))  # type: ignore[arg-type]
+        keys = mine.keys(range(16))
+        assert mine.put(keys, bytes(4096)).num_accepted == 1
+        first.flush()
+        assert other.lookup(keys).num_blocks == 0
+        assert other.get(keys, bytearray(4096)).num_blocks == 0
+        assert mine.get(keys, bytearray(4096)).num_blocks == 1
+
+
 def test_blocks_of_an_instance_are_found_again_after_a_restart(disk_folder: Path) -> None:
     arguments = {"path": disk_folder, **SIZES}
     name = {"model": "m", "block_bytes": 4096, "fingerprint": "f"}

@@ -52,6 +52,18 @@ def put_blocks(engine: EngineStore, manager: KvtierManager, request: Request, en
     return output
 
 
+def test_a_request_that_nobody_knows_harms_nothing_g12(manager: KvtierManager) -> None:
+    nobody, keys = Request("nobody", 2).context, Request("nobody", 2).offload_keys()
+    manager.forbid_loading("nobody")
+    manager.complete_load(keys, nobody)
+    manager.complete_store(keys, nobody)
+    manager.on_request_finished(nobody)
+    assert manager.lookup(keys[0], nobody) == MISS
+    assert manager.count_hits(keys, nobody) == 0
+    assert [len(it) for it in manager.prepare_load(keys, nobody).groups] == [0]
+    assert list(manager.prepare_store(keys, nobody).keys_to_store) == []
+
+
 def answers(manager: KvtierManager, request: Request, num_computed_blocks: int = 0) -> list[Any]:
     manager.resolve(request, num_computed_blocks * BLOCK_TOKENS)
     keys = request.offload_keys(num_computed_blocks)

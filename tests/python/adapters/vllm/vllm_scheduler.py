@@ -1,5 +1,6 @@
 """vLLM's own scheduler half of its offloading connector, on a manager of ours."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,20 +19,23 @@ SHAPE: dict[str, Any] = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float
 
 
 class ManagedScheduler:
-    """Two groups: full attention, and a window."""
+    """On vLLM's groups with these specs, of which `group_ids` are the connector's."""
 
-    def __init__(self, manager: KvtierManager, window_tokens: int) -> None:
+    def __init__(
+        self,
+        manager: KvtierManager,
+        kv_specs: Sequence[Any],
+        group_ids: Sequence[int],
+        *,
+        hash_tokens: int = BLOCK_TOKENS,
+    ) -> None:
         self._manager = manager
-        full = FullAttentionSpec(block_size=BLOCK_TOKENS, **SHAPE)
-        window = SlidingWindowSpec(
-            block_size=WINDOW_BLOCK_TOKENS, sliding_window=window_tokens, **SHAPE
-        )
-        # vLLM numbers the groups of its configuration; those between are none of the connector's.
+        self._hash_tokens = hash_tokens
         groups = [
             SimpleNamespace(kv_cache_spec=spec, layer_names=["l"], is_eagle_group=False)
-            for spec in (full, full, full, window)
+            for spec in kv_specs
         ]
-        sizes = ((0, BLOCK_TOKENS), (WINDOW_GROUP.group_id, WINDOW_BLOCK_TOKENS))
+        sizes = [(it, kv_specs[it].block_size) for it in group_ids]
         spec: Any = SimpleNamespace(
             config=SimpleNamespace(
                 groups=[
@@ -40,7 +44,7 @@ class ManagedScheduler:
                 ]
             ),
             blocks_per_chunk=1,
-            tokens_per_hash=BLOCK_TOKENS,
+            tokens_per_hash=hash_tokens,
             tokens_per_block=tuple(block_tokens for _, block_tokens in sizes),
             offload_prompt_only=False,
             get_manager=lambda: manager,
@@ -56,11 +60,17 @@ class ManagedScheduler:
         kv_config: Any = SimpleNamespace(kv_cache_groups=groups)
         self._scheduler = OffloadingConnectorScheduler(spec, config, kv_config)
 
-    def find_hit(self, request: Request, num_computed_tokens: int = 0) -> int | None:
-        """Returns how many tokens vLLM would load."""
+    def find_hit(
+        self, request: Request, num_computed_tokens: int = 0, *, num_tokens_more: int = 0
+    ) -> int | None:
+        """Returns how many tokens vLLM would load.
+
+        num_tokens_more: of the request, beyond its last whole block.
+        """
+        num_tokens = len(request.block_hashes) * self._hash_tokens + num_tokens_more
         asked: Any = SimpleNamespace(
             request_id=request.request_id,
-            num_tokens=len(request.block_hashes) * BLOCK_TOKENS,
+            num_tokens=num_tokens,
             num_prompt_tokens=request.num_prompt_tokens,
             block_hashes=request.block_hashes,
             kv_transfer_params=None,
@@ -69,9 +79,15 @@ class ManagedScheduler:
         )
         self._scheduler.on_new_request(asked)
         self._manager.resolve(request, num_computed_tokens)
-        num_tokens, _ = self._scheduler.get_num_new_matched_tokens(asked, num_computed_tokens)
-        return num_tokens
+        num_hit, _ = self._scheduler.get_num_new_matched_tokens(asked, num_computed_tokens)
+        return num_hit
 
 
 def make_scheduler(manager: KvtierManager, *, window_tokens: int) -> ManagedScheduler:
-    return ManagedScheduler(manager, window_tokens)
+    """Two groups: full attention, and a window."""
+    full = FullAttentionSpec(block_size=BLOCK_TOKENS, **SHAPE)
+    window = SlidingWindowSpec(
+        block_size=WINDOW_BLOCK_TOKENS, sliding_window=window_tokens, **SHAPE
+    )
+    # vLLM numbers the groups of its configuration; those between are none of the connector's.
+    return ManagedScheduler(manager, (full, full, full, window), (0, WINDOW_GROUP.group_id))
