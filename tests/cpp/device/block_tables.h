@@ -53,6 +53,7 @@ inline std::vector<BlockShape> block_shapes() {
       {"odd", {1, 4097, 333, 12}, {}, 5, 3},
       {"one byte", {1}, {}, 0, 0},
       {"parts, one of them empty", {4096, 4096, 100, 924}, {5000, 0, 4216}, 0, 0},
+      {"parts, empty at both ends", {4096, 1000}, {0, 0, 5000, 0, 96, 0}, 0, 0},
       {"small parts", {64, 64}, {32, 32, 64}, 64, 0},
       {"more leaves than warps", {163840}, {}, 0, 0},
   };

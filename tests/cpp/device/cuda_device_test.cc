@@ -84,6 +84,16 @@ TEST_CASE("a driver that is too old, broken or without devices is refused") {
   CHECK(make_cuda_device(fake.driver(), 0, kImage).status().code() == StatusCode::kUnsupported);
 }
 
+TEST_CASE("F10: an integrated GPU, or one that sees all of the host's memory, has one memory") {
+  FakeCudaDriver fake;
+  CHECK_FALSE(make_device(fake)->info().is_memory_unified);
+  for (const int attribute : {18, 100}) {
+    INFO("attribute: ", attribute);
+    FakeCudaDriver::state().attributes = {19, 41, 91, attribute};
+    CHECK(make_device(fake)->info().is_memory_unified);
+  }
+}
+
 TEST_CASE("kernels that do not load leave the copy engine, and the note says so") {
   FakeCudaDriver fake;
   CHECK(make_device(fake, {})->info().note.find("nvcc") != std::string::npos);

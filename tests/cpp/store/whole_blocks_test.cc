@@ -20,6 +20,29 @@ TEST_CASE("A11: a staging buffer is not used again before its write has ended") 
   CHECK(world.store->stats().disk.corrupt == 0);
 }
 
+TEST_CASE("A6: a lookup before a part is lost promises what the get does not give") {
+  StoreWorld world;
+  REQUIRE(world.open().is_ok());
+  const std::vector<std::uint64_t> parts = {4000, 0, 8000};
+  CHECK(count_done(world.put(world.add_namespace(12'000, 1, parts), 0, 6, 12'000)) == 6);
+  REQUIRE(world.store->flush(30 * kNsPerS).is_ok());
+  REQUIRE(world.store->close(5 * kNsPerS).is_ok());
+  world.store.reset();
+  REQUIRE(world.open().is_ok());
+  const std::uint32_t space = world.add_namespace(12'000, 1, parts);
+  CHECK(world.lookup(space, 0, 6) == 6);
+  const auto payload = payload_of(3, 12'000);
+  for (auto& [name, bytes] : world.disk->files()) {
+    const auto found = std::search(bytes.begin(), bytes.end(), payload.begin(), payload.end());
+    if (found != bytes.end()) *(found + 11'000) ^= std::byte{1};
+  }
+  const auto outcomes = world.get(space, 0, 6, 12'000);
+  CHECK(count_done(outcomes) == 3);
+  CHECK(outcomes[3] == Outcome::kCorrupt);
+  // The state without its other parts is of no use, nor is what came after it.
+  CHECK(world.lookup(space, 0, 6) == 3);
+}
+
 TEST_CASE("H4: a chain with one bad part ends before that block and says why") {
   StoreWorld world;
   REQUIRE(world.open().is_ok());
