@@ -1,9 +1,12 @@
 """What is said of the place of a disk tier, from invented mount tables."""
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import kvtier
 from kvtier.file_system import FileSystem, find_concerns, find_file_system
 
 MOUNTS = """\
@@ -52,6 +55,19 @@ def test_file_systems_that_cache_in_spite_of_direct_io_are_named_e12(kind: str) 
     (concern,) = find_concerns("/d/blocks", found)
     assert kind in concern
     assert "choose ext4 or xfs" in concern
+
+
+def test_a_store_says_at_open_that_its_file_system_caches_in_spite_of_direct_io_e12(
+    open_store: Callable[..., kvtier.BlockStore],
+    disk_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = FileSystem(kind="btrfs", mount_point="/", is_system_disk=False, is_rotational=False)
+    monkeypatch.setattr("kvtier.block_store.find_file_system", lambda _: found)
+    with caplog.at_level(logging.WARNING, "kvtier"):
+        open_store(disk_folder / "s", host_bytes="1MiB", disk_bytes="8MiB")
+    assert "choose ext4 or xfs" in caplog.text
 
 
 def test_the_temporary_folder_of_the_system_disk_is_named_a5(tmp_path: Path, proc: Path) -> None:

@@ -87,27 +87,6 @@ def test_a_saved_block_is_what_put_would_have_stored(memory_namespace: kvtier.Na
     np.testing.assert_array_equal(rows_of(engine, [0, 1, 2, 3]), data)
 
 
-@pytest.mark.parametrize("part_bytes", [[0, 6000], [6000, 0], [0, 0, 1000, 0, 4097, 0, 903, 0]])
-def test_parts_without_bytes_anywhere_come_back_from_both_tiers_j3(
-    disk_folder: Path, part_bytes: list[int]
-) -> None:
-    rng = np.random.default_rng(5)
-    engine = [rng.integers(0, 256, (NUM_ROWS, size), dtype=np.uint8) for size in (2500, 3500)]
-    with kvtier.open(disk_folder / "s", host_bytes=8 * MIB, disk_bytes=64 * MIB) as store:
-        ns = store.namespace(model="m", block_bytes=6000, fingerprint="f", parts=part_bytes)
-        paged = ns.attach(engine, PagedGeometry.from_tensors(engine))
-        keys = ns.keys(range(16 * 8))
-        want = rows_of(engine, list(range(8)))
-        assert paged.save(keys, range(8)).wait(10).num_accepted == 8
-        assert paged.load(keys, range(8, 16)).wait(10).num_blocks == 8
-        np.testing.assert_array_equal(rows_of(engine, list(range(8, 16))), want)
-        store.flush()
-        store.clear(tiers=("host",))
-        assert paged.load(keys, range(16, 24)).wait(10).num_blocks == 8
-        np.testing.assert_array_equal(rows_of(engine, list(range(16, 24))), want)
-        assert store.stats()["tiers"]["disk"]["hits"] == 8  # type: ignore[index]
-
-
 def test_blocks_survive_a_restart_and_load_from_disk(disk_folder: Path) -> None:
     engine = make_tensors(4)
     want = rows_of(engine, list(range(30)))

@@ -3,10 +3,15 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -102,6 +107,31 @@ TEST_CASE("when neither way leads there, both reasons and the remedy are named")
   CHECK(text.find("socket: connect") != std::string::npos);
   CHECK(text.find("/fd/9999") != std::string::npos);
   CHECK(text.find("same user") != std::string::npos);
+}
+
+TEST_CASE("F14: a server that accepts and never answers is given up in time") {
+  Offer offer;
+  ArenaPlace place = offer.places[0];
+  place.fd = 9999;
+  offer.server.reset();
+  // Its name is free now: another listener of this process takes it, and says nothing.
+  const std::string name = "kvtier-arena-" + place.socket_number.to_hex();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), address.sun_path + 1);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const int listener = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  REQUIRE(listener >= 0);
+  REQUIRE(::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) == 0);
+  REQUIRE(::listen(listener, 4) == 0);
+  const auto started = std::chrono::steady_clock::now();
+  const auto opened = open_arena(place);
+  const auto waited = std::chrono::steady_clock::now() - started;
+  ::close(listener);
+  REQUIRE_FALSE(opened.is_ok());
+  INFO(opened.status().message());
+  CHECK(waited > std::chrono::milliseconds(100));  // It was this listener that was asked.
+  CHECK(waited < std::chrono::seconds(10));
 }
 
 TEST_CASE("when the server has ended, the arena is still to be had by its descriptor") {

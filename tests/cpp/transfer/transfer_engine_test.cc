@@ -91,6 +91,29 @@ TEST_CASE("a transfer of many chunks and blocks in flight is right") {
   CHECK(world.engine->stats().num_chunks > 100);
 }
 
+TEST_CASE("I1: a thousand fragments that lie together are one copy") {
+  constexpr std::uint64_t kNumFragments = 1000;
+  constexpr std::uint64_t kFragmentBytes = 64;
+  // Chunks are 64 KiB, and the block has 64,000 bytes: one tensor in place of a thousand.
+  TransferWorld world({"whole", {kNumFragments * kFragmentBytes}, {}, 0, 0});
+  const layout::TensorPlace tensor{world.memory.data(), world.memory.size()};
+  std::vector<layout::FragmentPlace> fragments;
+  for (std::uint64_t index = 0; index < kNumFragments; ++index) {
+    fragments.push_back(
+        {0, index * kFragmentBytes, kNumFragments * kFragmentBytes, kFragmentBytes});
+  }
+  const std::vector<std::uint64_t> parts = {kNumFragments * kFragmentBytes};
+  const auto attached = world.engine->attach({&tensor, 1}, fragments, parts);
+  REQUIRE_MESSAGE(attached.is_ok(), attached.status().to_string());
+  world.attachment_id = attached.value();
+  world.write_block(3, world.payload(1));
+  const TransferJobId job_id = world.submit(kSave, {{3, 5, 1}}, TransferMethod::kCopyEngine, false);
+  world.settle();
+  CHECK(world.take(job_id).status.is_ok());
+  CHECK(are_equal(world.slot(5), world.payload(1)));
+  CHECK(world.device.pieces().size() == 1);
+}
+
 TEST_CASE("a load names the blocks whose bytes are not what was saved") {
   for (const TransferMethod method : kAllMethods) {
     TransferWorld world({"parts", {4096, 4096, 100, 924}, {5000, 0, 4216}, 0, 0});
