@@ -27,6 +27,9 @@ from kvtier._core_fields import (
     NamespaceContents as NamespaceContents,
 )
 from kvtier._core_fields import (
+    NumaProbe as NumaProbe,
+)
+from kvtier._core_fields import (
     PlanFields as PlanFields,
 )
 from kvtier._core_fields import (
@@ -273,6 +276,9 @@ def verify_directory(path: str, report: Callable[[int, int], None] | None) -> Ve
 
     `report(num_done, num_blocks)` is called now and then.
     """
+
+def probe_numa() -> NumaProbe:
+    """For the doctor: what numa="auto" comes to here, tried with a page of its own."""
 
 def probe_directory(path: str, probe_bytes: int) -> DirectoryProbe:
     """For the doctor: tries direct I/O, preallocation and rates with a temporary file."""

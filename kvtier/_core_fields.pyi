@@ -22,6 +22,7 @@ class StoreOptions(TypedDict, total=False):
     host_bytes: int
     staging_bytes: int
     is_arena_shared: bool
+    numa: str  # "auto" | "off" | "interleave" | nodes such as "0-1,3"
     disk_bytes: int
     io: str  # "auto" | "uring" | "threads"
     direct: str  # "auto" | "on" | "off"
@@ -106,6 +107,11 @@ class DirectoryProbe(TypedDict):
     free_bytes: int
     read_gb_per_s: float
     write_gb_per_s: float
+
+class NumaProbe(TypedDict):
+    nodes: str  # That this process may use, such as "0-1"; empty: the system does not tell.
+    text: str  # What numa="auto" comes to, as in stats().
+    refusal: str  # The call that was refused and why; empty: none was.
 
 class DeviceInfo(TypedDict):
     name: str

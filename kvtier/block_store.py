@@ -293,6 +293,7 @@ def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
     options: _core.StoreOptions = {
         "host_bytes": capacity.host_bytes,
         "is_arena_shared": config.shared_arena,
+        "numa": config.numa,
         "io": config.io,
         "direct": config.direct,
         "eviction": config.eviction,

@@ -15,6 +15,7 @@ from kvtier.units import MIB, TIB, parse_bytes, parse_seconds, parse_whole_numbe
 
 SettingValue: TypeAlias = int | float | bool | str | None
 AUTO: Final = "auto"
+_NUMA_NODES_MAX: Final = 1024
 
 _Parser: TypeAlias = Callable[[object, str], SettingValue]
 
@@ -97,6 +98,27 @@ def _choice(*choices: str) -> _Parser:
         raise ConfigError(f"{name}: expected one of {', '.join(choices)}; got {show(value)}")
 
     return parse
+
+
+def parse_numa(value: object, name: str) -> str:
+    """Returns "auto", "off", "interleave", or nodes such as "0-1,3", which may not be there."""
+    # YAML reads off as a boolean, and a single node as a number.
+    word = "off" if value is False else value
+    is_text = isinstance(word, str) or (isinstance(word, int) and not isinstance(word, bool))
+    text = "".join(str(word).lower().split()) if is_text else ""
+    if text in {AUTO, "off", "interleave"}:
+        return text
+    ranges = [it.partition("-") for it in text.split(",")]
+    if all(_is_node_range(first, last if dash else first) for first, dash, last in ranges):
+        return text
+    raise ConfigError(
+        f"{name}: expected auto, off, interleave, or nodes such as 0 or 0-1,3; got {show(value)}"
+    )
+
+
+def _is_node_range(first: str, last: str) -> bool:
+    is_digits = all(it.isascii() and it.isdecimal() and len(it) <= 4 for it in (first, last))
+    return is_digits and int(first) <= int(last) < _NUMA_NODES_MAX
 
 
 def _setting(
@@ -211,6 +233,16 @@ class Config:
             range_text="true, false",
             meaning="whether other processes can map the host tier, to move its blocks themselves",
             price="small pages where the system has no huge ones for shared memory: slower copies",
+        ),
+    )
+    numa: str = field(
+        default=AUTO,
+        metadata=_setting(
+            parse_numa,
+            unit="nodes",
+            range_text='auto, off, interleave, or nodes such as "0" or "0-1,3"',
+            meaning="NUMA nodes that host memory comes from; auto: all in turn, or the first GPU's",
+            price="one node: its memory for everything else; several: half of each copy is remote",
         ),
     )
     default_timeout_s: float = field(

@@ -31,6 +31,8 @@ std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
   std::shared_ptr<paged::PagedDevice> device = std::move(opened).value();
   const std::string note = device->engine().note();
   if (!note.empty()) lines_->push("warning", "transfers are not at their best: " + note);
+  failure = store.place_near(device->engine().device_info().pci_address);
+  if (!failure.is_ok()) return nullptr;
   const std::lock_guard<std::mutex> lock(devices_mutex_);
   if (are_devices_closed_) {
     failure = Status(StatusCode::kClosed, "the store was closed meanwhile");

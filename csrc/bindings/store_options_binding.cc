@@ -72,6 +72,10 @@ const std::map<std::string, Setter>& setters() {
       {"host_bytes", set<&StoreOptions::host_bytes, std::uint64_t>},
       {"staging_bytes", set<&StoreOptions::staging_bytes, std::uint64_t>},
       {"is_arena_shared", set<&StoreOptions::is_arena_shared, bool>},
+      {"numa",
+       [](StoreOptions& it, const py::handle& value) {
+         it.numa = value_or_throw(parse_numa_options(value.cast<std::string>()), CallKind::kSetUp);
+       }},
       {"disk_bytes", set<&StoreOptions::disk_bytes, std::uint64_t>},
       {"io", [](StoreOptions& it,
                 const py::handle& value) { it.io = io_mode_of(value.cast<std::string>()); }},

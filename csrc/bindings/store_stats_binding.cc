@@ -47,6 +47,7 @@ py::object dict_of(const TierStats& stats) {
   fields["mode_direct"] = stats.mode_direct;
   fields["mode_note"] = stats.mode_note;
   fields["mode_io_note"] = stats.mode_io_note;
+  fields["mode_numa"] = stats.mode_numa;
   return fields;
 }
 

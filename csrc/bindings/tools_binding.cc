@@ -19,6 +19,7 @@
 #include "disk/directory_probe.h"
 #include "io/directory.h"
 #include "io/threads_io_engine.h"
+#include "memory/numa_policy.h"
 
 namespace kvtier::bindings {
 namespace {
@@ -117,6 +118,15 @@ py::list list_of(const std::vector<Item>& items) {
   return listed;
 }
 
+py::dict probe_numa_dict() {
+  const NumaProbe probe = probe_numa(real_numa_system());
+  py::dict fields;
+  fields["nodes"] = numa_nodes_text(probe.nodes);
+  fields["text"] = probe.text;
+  fields["refusal"] = probe.refusal;
+  return fields;
+}
+
 py::dict inspect(const py::object& path) {
   const auto contents = on_directory(path, disk::inspect_directory);
   py::dict fields;
@@ -190,6 +200,7 @@ void bind_tools(py::module_& module) {
   module.def("is_key_array", &is_key_array, py::arg("keys"));
   module.def("checksum_path_name", &checksum_path_name);
   module.def("choose_num_io_threads", [] { return choose_num_io_threads(usable_cpus()); });
+  module.def("probe_numa", &probe_numa_dict);
   module.def("inspect_directory", &inspect, py::arg("path"));
   module.def("verify_directory", &verify, py::arg("path"), py::arg("report"));
   module.def("probe_directory", &probe, py::arg("path"), py::arg("probe_bytes"));

@@ -1,6 +1,7 @@
 // Opening, memory and failure of the CUDA device. Thread-safe.
 #include "device/cuda_device.h"
 
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -12,10 +13,23 @@ namespace {
 
 constexpr int kAttributeIntegrated = 18;
 constexpr int kAttributeCanMapHost = 19;
+constexpr int kAttributePciBus = 33;
+constexpr int kAttributePciDevice = 34;
 constexpr int kAttributeUnifiedAddresses = 41;
+constexpr int kAttributePciDomain = 50;
 constexpr int kAttributeHostPointerForRegistered = 91;
 constexpr int kAttributeHostPageTables = 100;
 constexpr unsigned kStreamNonBlocking = 1;
+
+/// As sysfs names a device. A GPU is function 0 of its own; bus and device 0 is no GPU's place, but
+/// what a driver says that does not tell.
+std::string pci_address_of(int domain, int bus, int device) {
+  if (bus == 0 && device == 0) return {};
+  char address[32];
+  (void)std::snprintf(address, sizeof address, "%04x:%02x:%02x.0", static_cast<unsigned>(domain),
+                      static_cast<unsigned>(bus), static_cast<unsigned>(device));
+  return address;
+}
 
 }  // namespace
 
@@ -100,6 +114,8 @@ void CudaDevice::fill_info(int ordinal) {
     info_.identity += kDigits[static_cast<unsigned char>(byte) & 15];
   }
   info_.identity += " driver " + std::to_string(version);
+  info_.pci_address = pci_address_of(attribute(kAttributePciDomain), attribute(kAttributePciBus),
+                                     attribute(kAttributePciDevice));
   info_.is_memory_unified =
       attribute(kAttributeIntegrated) != 0 || attribute(kAttributeHostPageTables) != 0;
   info_.can_kernels_reach_host =

@@ -27,8 +27,9 @@ struct DeviceInfo {
   bool can_kernels_reach_host = false;
   /// The same of memory that page_lock() locked. Not where its device address is another one.
   bool can_kernels_reach_registered = false;
-  std::string identity;  // Of this very device and its driver, for what is kept about it.
-  std::string note;      // Why something is less than best; empty when nothing is.
+  std::string identity;     // Of this very device and its driver, for what is kept about it.
+  std::string pci_address;  // As sysfs names it: "0000:3b:00.0"; empty: of no such bus.
+  std::string note;         // Why something is less than best; empty when nothing is.
 };
 
 /// A point in the device's work. Opaque; 0 is no event.

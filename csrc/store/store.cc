@@ -129,6 +129,9 @@ Result<std::shared_ptr<Job>> Store::load_async(const LoadRequest& request,
 
 Result<std::vector<HostMemory>> Store::host_memory(){KVTIER_STORE_CALL(impl_->host_memory())}
 
+Status Store::place_near(const std::string& pci_address){
+    KVTIER_STORE_CALL(impl_->place_near(pci_address))}
+
 Result<std::vector<std::shared_ptr<const Arena>>> Store::shared_arenas(){
     KVTIER_STORE_CALL(impl_->shared_arenas())}
 

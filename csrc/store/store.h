@@ -19,6 +19,7 @@
 #include "io/directory.h"
 #include "io/io_engine.h"
 #include "memory/arena.h"
+#include "memory/numa_policy.h"
 #include "store/block_mover.h"
 #include "store/job.h"
 #include "store/outcome.h"
@@ -35,6 +36,7 @@ struct StoreSeams {
   std::unique_ptr<Directory> directory;  // Only with a disk tier.
   std::unique_ptr<IoEngine> io_engine;   // Only with a disk tier.
   std::string io_note;                   // Why it is not the best engine; else empty.
+  NumaSystem numa = real_numa_system();
   /// Receives one line for the log; level "info" or "warning". Any thread, no lock held.
   std::function<void(const char* level, const std::string& text)> log;
 };
@@ -202,6 +204,9 @@ class Store {
   StoreStats stats();
   /// The memory of the host tier's slots, and that of staging buffers: what a mover page-locks.
   Result<std::vector<HostMemory>> host_memory();
+  /// Puts what is not taken yet of that memory next to a device, where that is the store's to
+  /// choose; see NumaPolicy::place_near(). Before it is page-locked.
+  Status place_near(const std::string& pci_address);
   /// The same memory in the same order, for other processes to map. kConfig: the store keeps it to
   /// itself, see is_arena_shared, or has no host tier.
   Result<std::vector<std::shared_ptr<const Arena>>> shared_arenas();

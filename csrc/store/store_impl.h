@@ -80,6 +80,7 @@ class Store::Impl {
   Result<std::shared_ptr<Job>> save_async(const SaveRequest& request, std::function<void()> on_end);
   Result<std::shared_ptr<Job>> load_async(const LoadRequest& request, std::function<void()> on_end);
   Result<std::vector<HostMemory>> host_memory();
+  Status place_near(const std::string& pci_address);
   Result<std::vector<std::shared_ptr<const Arena>>> shared_arenas();
   Status prefetch(std::uint32_t namespace_index, std::span<const BlockKey> keys);
   Status wait_job(const Job& job, TimeNs timeout_ns);
@@ -130,6 +131,7 @@ class Store::Impl {
   // Opening and closing (store_open.cc, store_close.cc).
   Status check_options() const;
   Status open_arenas();
+  void warn_of_numa_refusal();
   Status open_directory();
   Status open_disk();
   Status recover_disk(store::RecoveryReport& report);
@@ -335,6 +337,7 @@ class Store::Impl {
   store::NamespaceRegistry namespaces_;
   store::LeaseTable leases_;
   std::unique_ptr<store::AdmissionPolicy> admission_;
+  std::optional<NumaPolicy> numa_;  // There once the arenas are.
   std::unique_ptr<store::HostTier> host_;
   std::unique_ptr<store::StagingPool> staging_;
   std::unique_ptr<store::DiskTier> disk_;

@@ -209,6 +209,7 @@ StoreStats Store::Impl::stats() {
   stats.host.mode_io = "memory";
   stats.host.mode_direct = host_->arena()->info().is_huge_page_advised ? "huge-advised" : "small";
   stats.host.mode_note = host_->arena()->info().note;
+  stats.host.mode_numa = numa_->text();
   if (disk_) fill_disk_stats(stats.disk);
   return stats;
 }

@@ -108,6 +108,27 @@ Result<std::vector<HostMemory>> Store::Impl::host_memory() {
   return memory;
 }
 
+Status Store::Impl::place_near(const std::string& pci_address) {
+  Locked locked(*this);
+  if (Status open = check_open(); !open.is_ok()) return open;
+  std::vector<std::span<std::byte>> memories;
+  for (const auto& arena : {host_->arena(), staging_ ? staging_->arena() : nullptr}) {
+    if (arena) memories.push_back(arena->bytes(0, arena->num_bytes()));
+  }
+  const bool was_refused = !numa_->refusal().empty();
+  if (numa_->place_near(pci_address, memories)) {
+    log("info", "host memory lies next to the first GPU: numa=" + numa_->text());
+  }
+  if (!was_refused) warn_of_numa_refusal();
+  return Status::ok();
+}
+
+void Store::Impl::warn_of_numa_refusal() {
+  if (numa_->refusal().empty()) return;
+  log("warning", "host memory lies on whichever NUMA nodes the kernel takes: " + numa_->refusal() +
+                     "; let the process call mbind (containers: CAP_SYS_NICE), or set numa=off");
+}
+
 Result<std::vector<std::shared_ptr<const Arena>>> Store::Impl::shared_arenas() {
   Locked locked(*this);
   if (Status open = check_open(); !open.is_ok()) return open;
@@ -123,14 +144,22 @@ Result<std::vector<std::shared_ptr<const Arena>>> Store::Impl::shared_arenas() {
 
 Status Store::Impl::open_arenas() {
   const ArenaKind kind = options_.is_arena_shared ? ArenaKind::kShared : ArenaKind::kPrivate;
+  auto policy = NumaPolicy::create(options_.numa, seams_.numa);
+  if (!policy.is_ok()) return policy.status();
+  numa_ = std::move(policy).value();
   auto arena = Arena::create(options_.host_bytes, kind);
   if (!arena.is_ok()) return arena.status();
+  // Before anything touches it.
+  numa_->place(arena.value()->bytes(0, arena.value()->num_bytes()));
   host_ = std::make_unique<store::HostTier>(life_, host_space_, std::move(arena).value(),
                                             options_.host_bytes);
-  if (options_.path.empty()) return Status::ok();
-  auto staging = Arena::create(options_.staging_bytes, kind);
-  if (!staging.is_ok()) return staging.status();
-  staging_ = std::make_unique<store::StagingPool>(std::move(staging).value());
+  if (!options_.path.empty()) {
+    auto staging = Arena::create(options_.staging_bytes, kind);
+    if (!staging.is_ok()) return staging.status();
+    numa_->place(staging.value()->bytes(0, staging.value()->num_bytes()));
+    staging_ = std::make_unique<store::StagingPool>(std::move(staging).value());
+  }
+  warn_of_numa_refusal();
   return Status::ok();
 }
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "io/choose_io_engine.h"
 #include "io/throttle_options.h"
+#include "memory/numa_policy.h"
 
 namespace kvtier {
 
@@ -25,6 +26,8 @@ struct StoreOptions {
   /// Whether other processes may map the memory of both, to carry out moves of saves and loads.
   /// Pages are small then where the system has no huge ones for shared memory.
   bool is_arena_shared = false;
+  /// On which nodes the memory of both lies.
+  NumaOptions numa;
   /// Hard cap on allocated bytes of all kvtier files in the directory. 0 with a path is refused.
   std::uint64_t disk_bytes = 0;
   IoMode io = IoMode::kAuto;

@@ -34,11 +34,12 @@ struct TierStats {
   Health health = Health::kOff;
   std::string health_reason;  // Empty when ok.
   // Mode: what is in effect, as words. Disk: io = "threads" | "uring" | "simulated"; direct =
-  // "direct" | "buffered". Host: pages = "huge-advised" | "small".
+  // "direct" | "buffered". Host: pages = "huge-advised" | "small"; numa = see NumaPolicy::text().
   std::string mode_io;
   std::string mode_direct;
   std::string mode_note;
   std::string mode_io_note;
+  std::string mode_numa;
 };
 
 /// Of asynchronous calls. Counts are jobs unless the name says otherwise.

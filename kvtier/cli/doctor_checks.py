@@ -85,6 +85,7 @@ def check_machine() -> Iterator[Finding]:
         if num_cpus() >= 2
         else "give the process two CPUs: loads and the engine share one",
     )
+    yield _numa()
     yield _memlock()
     yield _swap()
     yield _uring()
@@ -175,6 +176,21 @@ def _memory() -> Finding:
         text=f"{place}; host_bytes=auto would be {format_bytes(auto_bytes)}, and "
         f"{format_bytes(capacity.staging_bytes)} for staging",
         remedy="" if is_whole else "raise the limit of the container, or lower staging_bytes",
+    )
+
+
+def _numa() -> Finding:
+    probe = _core.probe_numa()
+    is_several = probe["text"] not in {"one node", "unknown nodes"}
+    text = f"nodes {probe['nodes']} usable, numa=auto: {probe['text']}"
+    return Finding(
+        name="numa",
+        is_good=not probe["refusal"],
+        text=text if is_several else probe["text"],
+        remedy="host memory lies where the kernel puts it; let the process call mbind (containers: "
+        "CAP_SYS_NICE), or set numa=off"
+        if probe["refusal"]
+        else "",
     )
 
 

@@ -114,6 +114,18 @@ def test_all_problems_are_reported_at_once() -> None:
         ("max_blocks", "9" * 10_000),
         ("num_io_threads", 1.5),
         ("num_io_threads", 257),
+        ("numa", "on"),
+        ("numa", True),
+        ("numa", None),
+        ("numa", -1),
+        ("numa", ""),
+        ("numa", "0-"),
+        ("numa", "1-0"),
+        ("numa", "0,,1"),
+        ("numa", "1024"),
+        ("numa", "٣"),
+        ("numa", 0.0),
+        ("numa", [0]),
         ("path", 7),
         ("path", "a\0b"),
         ("path", b"/bytes"),
@@ -141,12 +153,31 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "direct": "auto",
         "checksum": True,
         "shared": False,
+        "numa": "auto",
         "default_timeout_s": 30.0,
         "lock_wait_s": 0.0,
         "on_exit": "keep",
         "max_blocks": 16_777_216,
     }
     assert contract.items() <= dict(DEFAULTS).items()
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        ("auto", "auto"),
+        (" Interleave ", "interleave"),
+        ("off", "off"),
+        (False, "off"),  # As YAML reads off.
+        ("0", "0"),
+        (0, "0"),  # As YAML reads 0.
+        (" 0-1, 3 ", "0-1,3"),
+        ("1023", "1023"),
+    ],
+)
+def test_numa_is_a_word_or_nodes_f9(value: object, taken: str) -> None:
+    assert resolve(numa=value).config.numa == taken
+    assert resolve(None, {"KVTIER_NUMA": str(taken)}).config.numa == taken
 
 
 def test_a_config_is_frozen_and_takes_keywords_only() -> None:

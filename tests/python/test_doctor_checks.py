@@ -54,6 +54,31 @@ def test_a_build_without_liburing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.remedy
 
 
+@pytest.mark.parametrize(
+    ("probe", "is_good", "text"),
+    [
+        ({"nodes": "0", "text": "one node", "refusal": ""}, True, "one node"),
+        (
+            {"nodes": "0-1", "text": "interleave 0-1", "refusal": ""},
+            True,
+            "nodes 0-1 usable, numa=auto: interleave 0-1",
+        ),
+        (
+            {"nodes": "0-1", "text": "refused: mbind: x (errno=1)", "refusal": "mbind: x"},
+            False,
+            "nodes 0-1 usable, numa=auto: refused: mbind: x (errno=1)",
+        ),
+    ],
+)
+def test_numa_nodes_are_named_and_a_refused_mbind_has_a_remedy_f9(
+    monkeypatch: pytest.MonkeyPatch, probe: dict[str, str], is_good: bool, text: str
+) -> None:
+    monkeypatch.setattr(doctor_checks._core, "probe_numa", lambda: probe)
+    found = finding("numa")
+    assert (found.is_good, found.text) == (is_good, text)
+    assert ("CAP_SYS_NICE" in found.remedy) is not is_good
+
+
 def test_the_memlock_limit_is_named_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8 * MIB, 128 * MIB))
     monkeypatch.setattr(doctor_checks, "has_capability", lambda _: False)

@@ -1,4 +1,4 @@
-"""Reports about machines: huge pages, large regions, memory limits of a container, few CPUs."""
+"""Reports about machines: huge pages, NUMA, large regions, limits of a container, few CPUs."""
 
 import os
 import subprocess
@@ -6,8 +6,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from child_process import command_of, run_well
+from payload import canary, payloads
+
+import kvtier
+from kvtier import _core
 
 LARGE_REGION = """
 import time
@@ -49,6 +54,38 @@ def test_without_huge_pages_the_store_works_and_says_why_f8() -> None:
     mode = run_well(NO_HUGE_PAGES)
     assert "small" in mode
     assert "huge pages are switched off" in mode
+
+
+def host_numa(numa: object) -> str:
+    """What the setting comes to here, after blocks went in and out."""
+    with kvtier.open(host_bytes="8MiB", numa=numa) as store:
+        ns = store.namespace(model="m", block_bytes=100_000, block_tokens=1, fingerprint="f")
+        keys = ns.keys(range(10))
+        assert ns.put(keys, payloads(keys, 1, 100_000)).num_accepted == 10
+        out = canary(10, 100_000)
+        assert ns.get(keys, out).num_blocks == 10
+        np.testing.assert_array_equal(out, payloads(keys, 1, 100_000))
+        return store.stats()["tiers"]["host"]["mode"]["numa"]
+
+
+def test_numa_is_automatic_and_says_what_it_came_to_f9() -> None:
+    probe = _core.probe_numa()
+    assert host_numa("auto") == probe["text"]
+    if "-" not in probe["nodes"] and "," not in probe["nodes"]:
+        assert probe["text"] in {"one node", "unknown nodes"}
+        assert not probe["refusal"]
+    assert host_numa("off") == "off"
+
+
+def test_numa_nodes_that_are_there_are_taken_and_others_refused_with_the_remedy_f9() -> None:
+    nodes = _core.probe_numa()["nodes"]
+    if nodes:
+        assert host_numa(nodes).startswith(("one node", "prefer", "interleave", "refused: mbind"))
+    for asked in ("1023", f"{nodes},1023" if nodes else "0"):
+        with pytest.raises(kvtier.ConfigError, match=f"numa={asked} names nodes") as caught:
+            kvtier.open(host_bytes="8MiB", numa=asked)
+        assert f"it has {'nodes ' + nodes if nodes else 'no node'}" in str(caught.value)
+        assert "auto, interleave or off" in str(caught.value)
 
 
 LIMIT_BYTES = 192 << 20

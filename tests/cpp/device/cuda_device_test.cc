@@ -314,6 +314,13 @@ TEST_CASE("kernels that reach no host memory are left alone, and the note says s
   CHECK(device->info().note.find("reach host memory") != std::string::npos);
 }
 
+TEST_CASE("F9: a device says where on the PCI bus it is, if its driver does") {
+  FakeCudaDriver fake;
+  CHECK(make_device(fake)->info().pci_address.empty());
+  FakeCudaDriver::state().attributes = {19, 33, 41, 50, 91};
+  CHECK(make_device(fake)->info().pci_address == "0001:01:00.0");
+}
+
 TEST_CASE("errors that end the context are told from those that do not") {
   for (const CudaResult lost : {4, 214, 700, 719, 805, 810, 999}) CHECK(is_cuda_context_lost(lost));
   // Out of memory, no compiler for PTX, not ready, already registered, a capture's.

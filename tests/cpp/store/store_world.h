@@ -59,6 +59,7 @@ class StoreWorld {
     seams.clock = clock;
     executor = std::shared_ptr<Executor>(make_sim_executor(*clock, *disk, seed_));
     seams.executor = executor;
+    seams.numa = numa;
     if (!options.path.empty()) {
       seams.directory = std::make_unique<DirectoryDouble>(disk->make_directory(), hooks);
       seams.io_engine = disk->make_io_engine();
@@ -170,6 +171,7 @@ class StoreWorld {
   std::shared_ptr<DirectoryHooks> hooks = std::make_shared<DirectoryHooks>();
   std::unique_ptr<SimDisk> disk;
   StoreOptions options;
+  NumaSystem numa = real_numa_system();
   std::shared_ptr<Executor> executor;
   std::shared_ptr<Store> store;
   std::vector<std::string> log;
