@@ -146,7 +146,7 @@ bool NumaPolicy::place_near(const std::string& pci_address,
                                  [&](const NumaNode& it) { return it.node_index == *near; });
   std::uint64_t need_bytes = 0;
   for (const std::span<std::byte> memory : memories) need_bytes += memory.size();
-  if (node == usable_.end() ||
+  if (node == usable_.end() || !node->has_cpus ||
       static_cast<double>(need_bytes) > kNearShare * static_cast<double>(node->memory_bytes)) {
     return false;
   }

@@ -50,7 +50,8 @@ class NumaPolicy {
   /// on a page. A refusal is no failure: the kernel then puts them where it likes; see refusal().
   void place(std::span<std::byte> memory);
   /// At the first call, with mode auto over several nodes: prefers the node next to the PCI device,
-  /// if all memories together take no more than kNearShare of it. Whether it does so now.
+  /// if that has CPUs (else it may be the GPU's own memory) and all memories together take no more
+  /// than kNearShare of it. Whether it does so now.
   bool place_near(const std::string& pci_address, std::span<const std::span<std::byte>> memories);
 
   const std::vector<NumaNode>& usable() const { return usable_; }

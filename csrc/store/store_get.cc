@@ -214,7 +214,9 @@ bool Store::Impl::may_stage_more(const GetCall& call) const {
   if (call.staged_bytes == 0) return true;
   const bool is_alone = staging_->used_bytes() == call.staged_bytes;
   const bool is_pool_idle = staging_->used_bytes() + slot_bytes <= staging_->capacity_bytes() / 2;
-  const std::uint64_t num_windows = is_alone ? 3 : is_pool_idle ? 2 : 1;
+  // A quarter must be room for a block, or the next call would wait for this one.
+  const bool is_room_left = slot_bytes <= staging_->window_bytes();
+  const std::uint64_t num_windows = is_alone && is_room_left ? 3 : is_pool_idle ? 2 : 1;
   return call.staged_bytes + slot_bytes <= num_windows * staging_->window_bytes();
 }
 

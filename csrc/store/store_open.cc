@@ -117,7 +117,8 @@ Status Store::Impl::place_near(const std::string& pci_address) {
   }
   const bool was_refused = !numa_->refusal().empty();
   if (numa_->place_near(pci_address, memories)) {
-    log("info", "host memory lies next to the first GPU: numa=" + numa_->text());
+    log("info",
+        "host memory that is taken from now on lies next to the first GPU: numa=" + numa_->text());
   }
   if (!was_refused) warn_of_numa_refusal();
   return Status::ok();

@@ -81,9 +81,14 @@ const MethodCost& MethodModel::cost(TransferDirection direction, TransferMethod 
 double MethodModel::expected_ns(TransferDirection direction, TransferMethod method,
                                 std::uint64_t fragment_bytes, std::uint64_t num_bytes) const {
   const Entry& known = entry(direction, method, fragment_class_of(fragment_bytes));
-  const double plain_ns =
-      known.cost.latency_ns + known.cost.ns_per_kib * static_cast<double>(num_bytes) / 1024;
-  return plain_ns * known.correction[is_long(num_bytes) ? 1 : 0];
+  return uncorrected_ns(direction, method, fragment_bytes, num_bytes) *
+         known.correction[is_long(num_bytes) ? 1 : 0];
+}
+
+double MethodModel::uncorrected_ns(TransferDirection direction, TransferMethod method,
+                                   std::uint64_t fragment_bytes, std::uint64_t num_bytes) const {
+  const MethodCost& known = cost(direction, method, fragment_class_of(fragment_bytes));
+  return known.latency_ns + known.ns_per_kib * static_cast<double>(num_bytes) / 1024;
 }
 
 TransferMethod MethodModel::choose(TransferDirection direction, std::uint64_t fragment_bytes,
@@ -105,13 +110,11 @@ TransferMethod MethodModel::choose(TransferDirection direction, std::uint64_t fr
 void MethodModel::correct(TransferDirection direction, TransferMethod method,
                           std::uint64_t fragment_bytes, std::uint64_t num_bytes,
                           TimeNs measured_ns) {
+  const double plain_ns = uncorrected_ns(direction, method, fragment_bytes, num_bytes);
   const std::size_t fragment_class = fragment_class_of(fragment_bytes);
-  const Entry& known = entry(direction, method, fragment_class);
   double& correction = entries_[static_cast<std::size_t>(direction)]
                                [static_cast<std::size_t>(method)][fragment_class]
                                    .correction[is_long(num_bytes) ? 1 : 0];
-  const double plain_ns =
-      known.cost.latency_ns + known.cost.ns_per_kib * static_cast<double>(num_bytes) / 1024;
   if (measured_ns <= 0 || plain_ns <= 0) return;
   const double ratio = std::clamp(static_cast<double>(measured_ns) / plain_ns,
                                   correction / kSurpriseMax, correction * kSurpriseMax);

@@ -42,6 +42,9 @@ class MethodModel {
                         std::uint64_t num_bytes, const MethodSet& allowed) const;
   double expected_ns(TransferDirection direction, TransferMethod method,
                      std::uint64_t fragment_bytes, std::uint64_t num_bytes) const;
+  /// The same without corrections: a job that had others before it seems longer than it is.
+  double uncorrected_ns(TransferDirection direction, TransferMethod method,
+                        std::uint64_t fragment_bytes, std::uint64_t num_bytes) const;
   /// Takes in what a transfer took.
   void correct(TransferDirection direction, TransferMethod method, std::uint64_t fragment_bytes,
                std::uint64_t num_bytes, TimeNs measured_ns);

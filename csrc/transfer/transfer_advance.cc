@@ -308,13 +308,14 @@ Status TransferEngine::Impl::choose_method(TransferJob& job) {
     const std::uint64_t fragment_bytes = table.block_bytes() / table.fragments().size();
     std::lock_guard<std::mutex> lock(mutex_);
     job.method = model_.choose(job.direction, fragment_bytes, job.num_bytes(), allowed);
-    const auto expected_ns = [&](TransferMethod method) {
-      return model_.expected_ns(job.direction, method, fragment_bytes, job.num_bytes());
+    const auto uncorrected_ns = [&](TransferMethod method) {
+      return model_.uncorrected_ns(job.direction, method, fragment_bytes, job.num_bytes());
     };
     const bool is_gentle =
         options_.are_saves_gentle && job.direction == TransferDirection::kSave &&
         allowed.is_allowed[static_cast<std::size_t>(TransferMethod::kCopyEngine)] &&
-        expected_ns(TransferMethod::kCopyEngine) <= kGentleSlowdownMax * expected_ns(job.method);
+        uncorrected_ns(TransferMethod::kCopyEngine) <=
+            kGentleSlowdownMax * uncorrected_ns(job.method);
     if (is_gentle) job.method = TransferMethod::kCopyEngine;
     return Status::ok();
   }

@@ -3,9 +3,10 @@
 Not thread-safe: each half is used by one thread of the engine.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from vllm import __version__ as vllm_version
 from vllm.config import VllmConfig, get_current_vllm_config_or_none
@@ -46,8 +47,11 @@ from kvtier.adapters.vllm.rank_messages import RankHandshake, RankMetadata, Rank
 from kvtier.adapters.vllm.rank_planner import RankPlanner
 from kvtier.adapters.vllm.rank_worker import RankWorker
 from kvtier.adapters.vllm.request_chain import RequestRules
-from kvtier.adapters.vllm.request_rules import num_committed_tokens
+from kvtier.adapters.vllm.request_rules import has_ended_well, num_committed_tokens
 from kvtier.adapters.vllm.worker import KvtierWorker
+
+STEPS_UNDER_WAY: Final = 2
+"""Steps that vLLM may have planned before it has the output of the first of them."""
 
 
 class KvtierConnector(OffloadingConnector):
@@ -75,8 +79,10 @@ class KvtierConnector(OffloadingConnector):
         self._engine: EngineStore | None = None
         self._planner: RankPlanner | None = None
         self._group_layouts: list[str] = []
-        self._unscheduled: set[str] = set()
-        """Requests with blocks that no step has run with yet: a load may still be under way."""
+        self._unproved: dict[str, int] = {}
+        """Requests with blocks that a load may still fill, or have failed to fill: the number of
+        steps that they are in since they got those blocks.
+        """
         # Inside a MultiConnector it is that one's.
         outer_config = get_current_vllm_config_or_none() or vllm_config
         self._is_inside = outer_config.kv_transfer_config is not transfer_config
@@ -124,7 +130,7 @@ class KvtierConnector(OffloadingConnector):
     ) -> None:
         """Plans a load, and starts it: the step with which vLLM would is not even made yet."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
-        self._unscheduled.add(request.request_id)
+        self._unproved[request.request_id] = 0
         if num_external_tokens > 0 and self._halves is not None:
             jobs = self.connector_scheduler._current_batch_load_jobs
             self._halves.start_load(*next(reversed(jobs.items())))
@@ -132,8 +138,8 @@ class KvtierConnector(OffloadingConnector):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         if self._halves is not None:
             self._halves.begin_step(is_empty=scheduler_output.total_num_scheduled_tokens == 0)
-        self._unscheduled.difference_update(scheduler_output.num_scheduled_tokens)
-        metadata: Any = super().build_connector_meta(scheduler_output)
+        with self._holding_saves(scheduler_output.num_scheduled_tokens):
+            metadata: Any = super().build_connector_meta(scheduler_output)
         return metadata if self._planner is None else self._planner.plan(metadata)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -267,15 +273,16 @@ class KvtierConnector(OffloadingConnector):
 
         block_ids: what it holds, for all of vLLM's groups. What vLLM's scheduler noted may be the
         blocks of before a preemption, or of before they left a window: they are others' by now.
-        Tokens that another connector is to load count as computed before they have arrived.
+        Tokens that another connector is to load count as computed before they have arrived; one
+        that ended well had all of its steps judged.
         """
-        is_unscheduled = request.request_id in self._unscheduled
-        self._unscheduled.discard(request.request_id)
+        is_unproved = self._unproved.pop(request.request_id, None) is not None
         status = self.connector_scheduler._req_status.get(request.request_id)
         groups = () if self._engine is None else self._engine.groups
         if status is None or not groups:
             return
-        num_tokens = 0 if is_unscheduled else num_committed_tokens(request)
+        is_doubtful = is_unproved and not has_ended_well(request)
+        num_tokens = 0 if is_doubtful else num_committed_tokens(request)
         for group, group_state in zip(groups, status.group_states, strict=True):
             group_state.block_ids[:] = block_ids[group.group.group_id]
             num_tokens = min(num_tokens, len(group_state.block_ids) * group.block_tokens)
@@ -285,6 +292,30 @@ class KvtierConnector(OffloadingConnector):
             for group, group_state in zip(groups, status.group_states, strict=True):
                 first, end = group_state.next_stored_chunk_idx, num_tokens // group.block_tokens
                 self._halves.note_unsaved(group_state.block_ids[first:end])
+
+    @contextlib.contextmanager
+    def _holding_saves(self, scheduled: Collection[str]) -> Iterator[None]:
+        """Keeps vLLM from saving what another connector has loaded before that was found good.
+
+        scheduled: the requests of the step that is being planned. A load that fails is told with
+        the output of its step, when vLLM may have planned the next one: its saves would read blocks
+        that nobody filled. What is held is saved in a later step, or when the request ends.
+        """
+        limits: list[tuple[Any, int | None]] = []
+        for request_id in [it for it in self._unproved if it in scheduled]:
+            self._unproved[request_id] += 1
+            if not self._is_inside or self._unproved[request_id] > STEPS_UNDER_WAY:
+                del self._unproved[request_id]
+                continue
+            status = self.connector_scheduler._req_status.get(request_id)
+            if status is not None:
+                limits.append((status, status.max_offload_tokens))
+                status.max_offload_tokens = 0
+        try:
+            yield
+        finally:
+            for status, limit in limits:
+                status.max_offload_tokens = limit
 
     def _offer_again(self, request_id: str) -> None:
         """Lets blocks that will be computed after a failed load be saved like new ones."""

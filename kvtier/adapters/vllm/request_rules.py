@@ -40,6 +40,11 @@ def parse_request_rules(parameters: object, rules: RequestRules) -> RequestRules
     return RequestRules(**fields)
 
 
+def has_ended_well(request: Any) -> bool:
+    """Returns whether it ended by itself, with the output of all its steps."""
+    return getattr(request.status, "name", "") in _WHOLE_ENDS
+
+
 def num_committed_tokens(request: Any) -> int:
     """Returns how many tokens of a request that ended have KV that was computed for good.
 
@@ -47,7 +52,7 @@ def num_committed_tokens(request: Any) -> int:
     a draft that was rejected. One that was aborted got as far as it got.
     """
     num_tokens = max(int(request.num_prompt_tokens), int(request.num_tokens) - 1)
-    if getattr(request.status, "name", "") in _WHOLE_ENDS:
+    if has_ended_well(request):
         return num_tokens
     return min(num_tokens, int(request.num_computed_tokens))
 

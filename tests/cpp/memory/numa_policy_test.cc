@@ -190,6 +190,17 @@ TEST_CASE("F9: the node of a GPU is not preferred when it is small, unknown or n
     return is_placed;
   };
   CHECK(is_near("auto", "1", small));
+  {
+    // A node of memory alone: it may be the GPU's own.
+    NumaMachine machine;
+    machine.add_nodes("0-2", 8 * kGiB);
+    machine.write("sys/devices/system/node/has_cpu", "0-1");
+    machine.add_gpu("2");
+    NumaPolicy policy = policy_on(machine, "auto");
+    policy.place(small[0]);
+    CHECK_FALSE(policy.place_near(NumaMachine::kGpu, small));
+    CHECK(policy.text() == "interleave 0-1");
+  }
   CHECK_FALSE(is_near("auto", "1", large));
   CHECK_FALSE(is_near("auto", "-1", small));
   CHECK_FALSE(is_near("auto", "2", small));

@@ -76,7 +76,8 @@ TEST_CASE("F9: the first GPU draws what is not taken yet to its node") {
   CHECK(machine.calls.size() == 4);
   CHECK(world.store->stats().host.mode_numa == "prefer 1");
   CHECK(std::count(world.log.begin(), world.log.end(),
-                   "info: host memory lies next to the first GPU: numa=prefer 1") == 1);
+                   "info: host memory that is taken from now on lies next to the first GPU: "
+                   "numa=prefer 1") == 1);
   REQUIRE(world.store->place_near(NumaMachine::kGpu).is_ok());
   CHECK(machine.calls.size() == 4);
   REQUIRE(world.store->close(kNsPerS).is_ok());

@@ -99,6 +99,77 @@ TEST_CASE("a save is gentle where copies are not much slower than kernels") {
   CHECK(method_of(std::vector<std::uint64_t>(64, 1024), true) != TransferMethod::kCopyEngine);
 }
 
+TEST_CASE("saves stay gentle when many are under way, and each seems to take long") {
+  TransferWorldOptions options = gentle_options(8);
+  options.is_gpu = true;
+  options.chunk_bytes = 4 << 20;
+  // By the general figures copies take about twice as long here as kernels.
+  TransferWorld world({"fragments", std::vector<std::uint64_t>(64, 32768), {}, 0, 0}, options);
+  world.engine->add_page_locked_memory(world.arena);
+  world.host.set_copy_delay_ns(kNsPerMs);
+  world.host.set_block_copy_delay_ns(1000);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Rows> rows;
+    std::vector<TransferJobId> job_ids;
+    for (std::uint64_t index = 0; index < 8; ++index) {
+      rows.push_back(write_rows(world, index, 1));
+      job_ids.push_back(world.submit(kSave, rows.back()));
+    }
+    world.settle();
+    for (std::uint64_t index = 0; index < 8; ++index) {
+      const TransferResult result = world.take(job_ids[index]);
+      CHECK(is_saved(world, rows[index], result));
+      CHECK(result.method == TransferMethod::kCopyEngine);
+    }
+  }
+}
+
+TEST_CASE("a gentle save of more blocks than a kernel's list has takes several kernels") {
+  TransferWorldOptions options = gentle_options(500);
+  options.chunk_bytes = 1 << 20;
+  TransferWorld world({"one leaf", {4096}, {}, 0, 0}, options);
+  std::uint64_t num_kernels = 0;
+  world.device.on_call = [&](DeviceCall call) {
+    if (call == DeviceCall::kSubmitBlockCopy) ++num_kernels;
+    return Status::ok();
+  };
+  const Rows rows = write_rows(world, 0, 500);
+  const TransferJobId job_id = world.submit(kSave, rows, TransferMethod::kCopyEngine);
+  world.settle();
+  CHECK(is_saved(world, rows, world.take(job_id)));
+  CHECK(num_kernels == 3);
+}
+
+TEST_CASE("after a gentle save was cancelled or refused half-way, the next ones are right") {
+  for (const bool is_cancelled : {true, false}) {
+    INFO("cancelled: ", is_cancelled);
+    TransferWorld world({"one chunk", {65536}, {}, 0, 0}, gentle_options(32));
+    world.host.set_copy_delay_ns(kNsPerMs);
+    std::uint64_t num_copies = 0;
+    world.device.on_call = [&](DeviceCall call) {
+      if (call != DeviceCall::kSubmitCopies || ++num_copies != 3 || is_cancelled) {
+        return Status::ok();
+      }
+      return Status(StatusCode::kIoError, "refused");
+    };
+    const Rows first = write_rows(world, 0, 16);
+    const TransferJobId first_id = world.submit(kSave, first, TransferMethod::kCopyEngine);
+    world.engine->advance();
+    if (is_cancelled) world.engine->cancel(first_id);
+    std::vector<Rows> rows;
+    std::vector<TransferJobId> job_ids;
+    for (std::uint64_t index = 0; index < 4; ++index) {
+      rows.push_back(write_rows(world, 16 + 4 * index, 4));
+      job_ids.push_back(world.submit(kSave, rows.back(), TransferMethod::kCopyEngine));
+    }
+    world.settle();
+    CHECK_FALSE(world.take(first_id).status.is_ok());
+    for (std::uint64_t index = 0; index < 4; ++index) {
+      CHECK(is_saved(world, rows[index], world.take(job_ids[index])));
+    }
+  }
+}
+
 enum class SlowStep : std::uint8_t { kKernel, kCopy };
 
 // Five jobs of one chunk, which take turns in the two buffers of digests.
