@@ -148,8 +148,10 @@ def test_a_smaller_cap_holds_from_open_on(open_store: OpenStore, disk_folder: Pa
         store = open_store(folder, host_bytes=2 * MIB, disk_bytes=cap_bytes)
         assert sum(scan_bytes(folder).values()) <= cap_bytes
         with Watcher(folder) as watcher:
-            load = Load(store)
-            load.run(0.5)
+            for _ in range(10):  # On a busy machine half a second fills little.
+                Load(store).run(0.5)
+                if sum(scan_bytes(folder).values()) > cap_bytes // 2:
+                    break
             store.close()
         assert watcher.bytes_max <= cap_bytes
         assert watcher.bytes_max > cap_bytes // 4
