@@ -21,7 +21,7 @@ constexpr std::uint64_t kReadAheadBytes = 4ull << 20;
 constexpr std::uint64_t kReadAheadSlowBytes = 16ull << 20;
 constexpr TimeNs kSlowReadNs = 4 * kNsPerMs;
 // Long blocks: a device that takes up several at once ends them together, so that with two under
-// way it is idle while both are checked and copied (14 MiB: 2.0 GB/s with two, 2.8 with four).
+// way it is idle while both are checked and copied.
 constexpr std::uint64_t kReadAheadLongBlocks = 4;
 constexpr std::size_t kReadAheadBlocksMax = 1024;
 // Copied in one turn. A job's is short, so that others get on and a cancellation is soon seen.

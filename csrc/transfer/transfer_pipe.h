@@ -129,8 +129,7 @@ class TransferPipe {
   std::uint64_t* digests_ = nullptr;
   std::uint64_t* device_digests_ = nullptr;
   bool has_kernels_ = false;
-  std::uint64_t leaves_ahead_ =
-      0;  // What one kernel of a gentle save hashes at most; 0: none does.
+  std::uint64_t leaves_ahead_ = 0;  // One kernel's of a gentle save at most; 0: there are none.
 
   std::array<Lane, 2> lanes_;
   std::array<Staging, kNumStagings> stagings_;

@@ -173,9 +173,7 @@ class DiskPairs:
     def read_verified(self) -> TimedBytes:
         """The same, then hashes and copies each block once: the CPU that a verified get needs."""
         op_bytes = self._transfer.op_bytes
-        target = np.empty(len(self._transfer.buffers) * op_bytes, dtype=np.uint8)
-        # Page faults are not part of what a delivery costs, here as in get_all.
-        target.fill(0xA5)
+        target = self._make_target()
         source = np.frombuffer(self._transfer.arena, dtype=np.uint8)
         with self._open_slots() as (fds, offsets):
 
@@ -196,8 +194,7 @@ class DiskPairs:
         """
         op_bytes = self._transfer.op_bytes
         num_buffers = len(self._transfer.buffers)
-        target = np.empty(num_buffers * op_bytes, dtype=np.uint8)
-        target.fill(0xA5)
+        target = self._make_target()
         transfers = (self._transfer, self._second_transfer)
         sources = [np.frombuffer(it.arena, dtype=np.uint8) for it in transfers]
 
@@ -221,6 +218,13 @@ class DiskPairs:
                 return RawRate(num_bytes=num_bytes, seconds=time.perf_counter() - started_s)
 
             return _timed(run)
+
+    def _make_target(self) -> U8:
+        """Room for one group of blocks; page faults are no part of a delivery, as in get_all."""
+        num_bytes = len(self._transfer.buffers) * self._transfer.op_bytes
+        target = np.empty(num_bytes, dtype=np.uint8)
+        target.fill(0xA5)
+        return target
 
     def write_raw(self, fd: int, *, is_fresh: bool) -> TimedBytes:
         """Writes as much to a file like the store's: newly reserved, or written before."""

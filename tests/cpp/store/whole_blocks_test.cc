@@ -20,23 +20,46 @@ TEST_CASE("A11: a staging buffer is not used again before its write has ended") 
   CHECK(world.store->stats().disk.corrupt == 0);
 }
 
-TEST_CASE("A6: a lookup before a part is lost promises what the get does not give") {
-  StoreWorld world;
-  REQUIRE(world.open().is_ok());
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 12'000;
+
+std::uint32_t add_parted_namespace(StoreWorld& world) {
   const std::vector<std::uint64_t> parts = {4000, 0, 8000};
-  CHECK(count_done(world.put(world.add_namespace(12'000, 1, parts), 0, 6, 12'000)) == 6);
+  return world.add_namespace(kBlockBytes, 1, parts);
+}
+
+// A chain of six blocks on disk, and the store closed.
+void write_chain(StoreWorld& world) {
+  REQUIRE(world.open().is_ok());
+  CHECK(count_done(world.put(add_parted_namespace(world), 0, 6, kBlockBytes)) == 6);
   REQUIRE(world.store->flush(30 * kNsPerS).is_ok());
   REQUIRE(world.store->close(5 * kNsPerS).is_ok());
   world.store.reset();
-  REQUIRE(world.open().is_ok());
-  const std::uint32_t space = world.add_namespace(12'000, 1, parts);
-  CHECK(world.lookup(space, 0, 6) == 6);
-  const auto payload = payload_of(3, 12'000);
+}
+
+void spoil_last_part_of_block_3(StoreWorld& world) {
+  const auto payload = payload_of(3, kBlockBytes);
+  std::size_t num_flipped = 0;
   for (auto& [name, bytes] : world.disk->files()) {
     const auto found = std::search(bytes.begin(), bytes.end(), payload.begin(), payload.end());
-    if (found != bytes.end()) *(found + 11'000) ^= std::byte{1};
+    if (found == bytes.end()) continue;
+    *(found + 11'000) ^= std::byte{1};
+    ++num_flipped;
   }
-  const auto outcomes = world.get(space, 0, 6, 12'000);
+  REQUIRE(num_flipped == 1);
+}
+
+}  // namespace
+
+TEST_CASE("A6: a lookup before a part is lost promises what the get does not give") {
+  StoreWorld world;
+  write_chain(world);
+  REQUIRE(world.open().is_ok());
+  const std::uint32_t space = add_parted_namespace(world);
+  CHECK(world.lookup(space, 0, 6) == 6);
+  spoil_last_part_of_block_3(world);
+  const auto outcomes = world.get(space, 0, 6, kBlockBytes);
   CHECK(count_done(outcomes) == 3);
   CHECK(outcomes[3] == Outcome::kCorrupt);
   // The state without its other parts is of no use, nor is what came after it.
@@ -45,23 +68,10 @@ TEST_CASE("A6: a lookup before a part is lost promises what the get does not giv
 
 TEST_CASE("H4: a chain with one bad part ends before that block and says why") {
   StoreWorld world;
+  write_chain(world);
+  spoil_last_part_of_block_3(world);
   REQUIRE(world.open().is_ok());
-  const std::vector<std::uint64_t> parts = {4000, 0, 8000};
-  CHECK(count_done(world.put(world.add_namespace(12'000, 1, parts), 0, 6, 12'000)) == 6);
-  REQUIRE(world.store->flush(30 * kNsPerS).is_ok());
-  REQUIRE(world.store->close(5 * kNsPerS).is_ok());
-  world.store.reset();
-  const auto payload = payload_of(3, 12'000);
-  std::size_t num_flipped = 0;
-  for (auto& [name, bytes] : world.disk->files()) {
-    const auto found = std::search(bytes.begin(), bytes.end(), payload.begin(), payload.end());
-    if (found == bytes.end()) continue;
-    *(found + 11'000) ^= std::byte{1};  // In the last part of block 3.
-    ++num_flipped;
-  }
-  REQUIRE(num_flipped == 1);
-  REQUIRE(world.open().is_ok());
-  const auto outcomes = world.get(world.add_namespace(12'000, 1, parts), 0, 6, 12'000);
+  const auto outcomes = world.get(add_parted_namespace(world), 0, 6, kBlockBytes);
   CHECK(count_done(outcomes) == 3);
   CHECK(outcomes[3] == Outcome::kCorrupt);
   CHECK(outcomes[4] == Outcome::kMiss);

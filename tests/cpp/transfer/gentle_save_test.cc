@@ -43,6 +43,21 @@ bool is_saved(TransferWorld& world, const Rows& rows, const TransferResult& resu
   return is_right && result.checksums == sums;
 }
 
+// One save by the copy engine, checked; returns the number of kernels that it took.
+std::uint64_t save_by_copies(TransferWorld& world, std::uint64_t num_rows) {
+  std::uint64_t num_kernels = 0;
+  world.device.on_call = [&num_kernels](DeviceCall call) {
+    if (call == DeviceCall::kSubmitBlockCopy) ++num_kernels;
+    return Status::ok();
+  };
+  const Rows rows = write_rows(world, 0, num_rows);
+  const TransferJobId job_id = world.submit(kSave, rows, TransferMethod::kCopyEngine);
+  world.settle();
+  CHECK(is_saved(world, rows, world.take(job_id)));
+  world.device.on_call = nullptr;
+  return num_kernels;
+}
+
 TEST_CASE("gentle saves of every shape are right") {
   for (const BlockShape& shape : block_shapes()) {
     INFO("shape: ", shape.name);
@@ -64,15 +79,7 @@ TEST_CASE("one kernel of a gentle save hashes what many copies move") {
     options.are_saves_gentle = are_saves_gentle;
     TransferWorld world({"large", {300000, 100000}, {}, 0, 0}, options);
     world.host.set_copy_delay_ns(1000);
-    std::uint64_t num_kernels = 0;
-    world.device.on_call = [&](DeviceCall call) {
-      if (call == DeviceCall::kSubmitBlockCopy) ++num_kernels;
-      return Status::ok();
-    };
-    const Rows rows = write_rows(world, 0, 64);
-    const TransferJobId job_id = world.submit(kSave, rows, TransferMethod::kCopyEngine);
-    world.settle();
-    CHECK(is_saved(world, rows, world.take(job_id)));
+    const std::uint64_t num_kernels = save_by_copies(world, 64);
     // A buffer of digests is used again and again.
     CHECK(num_kernels > 4);
     return num_kernels;
@@ -128,16 +135,7 @@ TEST_CASE("a gentle save of more blocks than a kernel's list has takes several k
   TransferWorldOptions options = gentle_options(500);
   options.chunk_bytes = 1 << 20;
   TransferWorld world({"one leaf", {4096}, {}, 0, 0}, options);
-  std::uint64_t num_kernels = 0;
-  world.device.on_call = [&](DeviceCall call) {
-    if (call == DeviceCall::kSubmitBlockCopy) ++num_kernels;
-    return Status::ok();
-  };
-  const Rows rows = write_rows(world, 0, 500);
-  const TransferJobId job_id = world.submit(kSave, rows, TransferMethod::kCopyEngine);
-  world.settle();
-  CHECK(is_saved(world, rows, world.take(job_id)));
-  CHECK(num_kernels == 3);
+  CHECK(save_by_copies(world, 500) == 3);
 }
 
 TEST_CASE("after a gentle save was cancelled or refused half-way, the next ones are right") {
