@@ -17,7 +17,7 @@ from kvtier.core_log import log_core_line, logger, warn_once
 from kvtier.errors import ClosedError, UnsupportedError, UsageError
 from kvtier.file_system import find_concerns, find_file_system
 from kvtier.job_table import AnyJob, JobTable
-from kvtier.machine import memory_limit
+from kvtier.machine import memory_limit, unified_gpu
 from kvtier.namespace import Namespace
 from kvtier.namespace_identity import make_identity
 from kvtier.paged_worker import check_rank
@@ -250,7 +250,7 @@ def find_capacity(config: Config) -> Capacity:
             own_bytes=sum(allocated_bytes for _, allocated_bytes in own_files),
             free_bytes=find_free_bytes(path),
         )
-    return resolve_capacity(config, memory_limit(), space)
+    return resolve_capacity(config, memory_limit(), space, unified_gpu())
 
 
 def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict[str, object]]:

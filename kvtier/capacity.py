@@ -35,8 +35,12 @@ class Capacity:
     notes: dict[str, str]
 
 
-def resolve_capacity(config: Config, limit: MemoryLimit, space: DiskSpace | None) -> Capacity:
+def resolve_capacity(
+    config: Config, limit: MemoryLimit, space: DiskSpace | None, unified_gpu: str | None = None
+) -> Capacity:
     """Returns the sizes in effect. `space` is None when there is no disk tier.
+
+    unified_gpu: the GPU that is known to use the machine's memory.
 
     Raises ConfigError that shows need, have, reserve and where the limit stands.
     """
@@ -44,7 +48,11 @@ def resolve_capacity(config: Config, limit: MemoryLimit, space: DiskSpace | None
     staging_bytes = 0 if space is None else _known_bytes(config.staging_bytes)
     reserve_bytes = limit.limit_bytes // _RESERVE_DIVISOR
     fitting_bytes = max(0, limit.limit_bytes - reserve_bytes - staging_bytes)
-    if config.host_bytes == AUTO:
+    if config.host_bytes == AUTO and space is not None and _is_memory_unified(config, unified_gpu):
+        host_bytes = 0
+        whose = "unified=on" if config.unified == "on" else f"its memory is that of {unified_gpu}"
+        notes["host_bytes"] = f"{whose}: a host tier would hold what the GPU holds"
+    elif config.host_bytes == AUTO:
         host_bytes = min(limit.limit_bytes * HOST_SHARE_PERCENT // 100, fitting_bytes)
         notes["host_bytes"] = f"{HOST_SHARE_PERCENT} % of {limit}"
     else:
@@ -65,6 +73,10 @@ def resolve_capacity(config: Config, limit: MemoryLimit, space: DiskSpace | None
     return Capacity(
         host_bytes=host_bytes, staging_bytes=staging_bytes, disk_bytes=disk_bytes, notes=notes
     )
+
+
+def _is_memory_unified(config: Config, unified_gpu: str | None) -> bool:
+    return config.unified == "on" or (config.unified == AUTO and unified_gpu is not None)
 
 
 def find_free_bytes(path: str) -> int:

@@ -305,6 +305,17 @@ class Config:
             price="speed of the engine's own kernels while blocks move",
         ),
     )
+    unified: str = field(
+        default=AUTO,
+        metadata=_setting(
+            _choice(AUTO, "on", "off"),
+            unit="word",
+            range_text='"auto": where the GPU is known to use the machine\'s memory; "on", "off"',
+            meaning='whether "auto" leaves the host tier out, as the GPU\'s blocks lie in the same '
+            "memory; only with a disk tier",
+            price="blocks that the GPU let go come from disk",
+        ),
+    )
     gentle_saves: bool = field(
         default=False,
         metadata=_setting(

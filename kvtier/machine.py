@@ -13,6 +13,8 @@ from typing import Final
 
 # Control groups v1 say "no limit" with the largest page-aligned signed number.
 _V1_LIMIT_BYTES_MAX: Final = 1 << 60
+# Of GPUs in one package with the processor, without memory of their own.
+_UNIFIED_MODELS: Final = {"GB10", "Orin", "Thor", "Xavier"}
 _PROC: Final = Path("/proc")
 _ROOT: Final = Path("/")
 
@@ -61,6 +63,23 @@ def num_cpus(proc: Path = _PROC, root: Path = _ROOT) -> int:
         num_allowed = os.cpu_count() or 1
     quotas = [math.ceil(quota) for quota in _group_cpu_quotas(proc, root)]
     return max(1, min([num_allowed, *quotas]))
+
+
+def unified_gpu(root: Path = _ROOT) -> str | None:
+    """Returns the name of a GPU that is known to use the machine's memory, or None.
+
+    Looks at what the firmware and the driver say of themselves; loads nothing.
+    """
+    compatible = "\0".join(_read_lines(root / "proc/device-tree/compatible"))
+    for name in compatible.split("\0"):
+        if name.startswith("nvidia,tegra"):
+            return name
+    for information in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        for line in _read_lines(information):
+            label, _, model = line.partition(":")
+            if label == "Model" and _UNIFIED_MODELS & set(model.split()):
+                return model.strip()
+    return None
 
 
 def swap_bytes(proc: Path = _PROC) -> int:

@@ -262,8 +262,8 @@ class Namespace:
         second, once for a device and driver), and the host tier is page-locked. Thread-safe;
         blocks for that time.
         Raises UsageError (no tensors, another device than the first, fragments out of range or
-        overlapping), ConfigError (sizes that differ, no host tier), UnsupportedError (no driver,
-        one that is too old, or no such device).
+        overlapping), ConfigError (sizes that differ), UnsupportedError (no driver, one that is
+        too old, or no such device).
         """
         if not isinstance(geometry, PagedGeometry):
             raise UsageError(

@@ -79,6 +79,8 @@ class PagedBlocks:
     ) -> Job[PutResult]:
         """Saves blocks into the host tier, as put_async does, and from there to disk.
 
+        Without a host tier the job ends when they are on disk.
+
         keys:      uint8[n, 16]; parent, chain and request as for put.
         block_ids: int[n], the row of each key.
         stream:    what is on it by now comes first; None: the stream that the tensors' library

@@ -20,10 +20,6 @@ std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
   }
   auto memory = store.host_memory();
   failure = memory.status();
-  if (failure.is_ok() && !store.stats().host.is_present) {
-    failure = Status(StatusCode::kConfig,
-                     "paged tensors need a host tier, through which blocks pass: host_bytes=0");
-  }
   if (!failure.is_ok()) return nullptr;
   auto opened = paged::PagedDevice::open(options);
   failure = opened.status();
@@ -31,6 +27,13 @@ std::shared_ptr<paged::PagedDevice> CoreStore::open_device(Store& store,
   std::shared_ptr<paged::PagedDevice> device = std::move(opened).value();
   const std::string note = device->engine().note();
   if (!note.empty()) lines_->push("warning", "transfers are not at their best: " + note);
+  const std::uint64_t host_bytes = store.stats().host.bytes_capacity;
+  if (options.cuda_ordinal >= 0 && device->engine().device_info().is_integrated && host_bytes > 0) {
+    lines_->push("warning", "the GPU and the host tier share one memory, and the tier takes " +
+                                std::to_string(host_bytes) +
+                                " bytes of it for what the GPU holds too: with a disk tier "
+                                "unified=on leaves it out");
+  }
   failure = store.place_near(device->engine().device_info().pci_address);
   if (!failure.is_ok()) return nullptr;
   const std::lock_guard<std::mutex> lock(devices_mutex_);

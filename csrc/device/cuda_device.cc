@@ -116,8 +116,8 @@ void CudaDevice::fill_info(int ordinal) {
   info_.identity += " driver " + std::to_string(version);
   info_.pci_address = pci_address_of(attribute(kAttributePciDomain), attribute(kAttributePciBus),
                                      attribute(kAttributePciDevice));
-  info_.is_memory_unified =
-      attribute(kAttributeIntegrated) != 0 || attribute(kAttributeHostPageTables) != 0;
+  info_.is_integrated = attribute(kAttributeIntegrated) != 0;
+  info_.is_memory_unified = info_.is_integrated || attribute(kAttributeHostPageTables) != 0;
   info_.can_kernels_reach_host =
       attribute(kAttributeUnifiedAddresses) != 0 && attribute(kAttributeCanMapHost) != 0;
   // Not so on some systems with a paravirtual driver: there, registered memory has a device address

@@ -21,6 +21,7 @@ enum class DeviceKind : std::uint8_t { kHost, kCuda };
 struct DeviceInfo {
   std::string name;
   DeviceKind kind = DeviceKind::kHost;
+  bool is_integrated = false;      // Its memory is the machine's.
   bool is_memory_unified = false;  // Host and device share memory: copies between them buy nothing.
   bool has_kernels = false;        // submit_block_copy() works.
   /// Also where contiguous memory is page-locked host memory that the device allocated.

@@ -17,6 +17,10 @@ struct Store::Impl::PutCall {
   std::vector<store::BlockUse> uses;                // What is known of each key, this use included.
   std::unordered_map<EntryIndex, std::size_t> own;  // Entries of this call -> first block with it.
   std::vector<EntryIndex> held;
+  // Of a put without a host slot (store_put_disk.cc).
+  std::uint64_t window_bytes = 0;   // Of staging buffers that it holds.
+  std::uint64_t untold_bytes = 0;   // Submitted, and the pump does not know yet.
+  std::size_t first_in_window = 0;  // Blocks before it have ended, or hold no buffer.
 };
 
 }  // namespace kvtier

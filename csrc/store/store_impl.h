@@ -221,8 +221,17 @@ class Store::Impl {
 
   // put without a host slot (store_put_disk.cc).
   Task<void> fill_disk_blocks(PutCall& call, Flow& flow);
+  void tell_pump(PutCall& call);
+  Task<std::optional<std::span<std::byte>>> take_window_buffer(PutCall& call, std::size_t i,
+                                                               Flow& flow);
+  std::optional<std::span<std::byte>> try_window_buffer(PutCall& call, std::size_t i);
+  void note_in_window(PutCall& call, std::size_t i);
+  bool has_window_room(const PutCall& call) const;
+  bool is_parent_coming(const PutCall& call, std::size_t i) const;
+  Task<void> end_disk_blocks(PutCall& call, Flow& flow);
   void give_up_disk_block(PutBlock& block, Outcome outcome);
   void fill_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer, Flow& flow);
+  void submit_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer);
   Task<std::optional<std::span<std::byte>>> reserve_staging(std::uint64_t num_bytes,
                                                             bool is_holding, TimeNs deadline_ns,
                                                             Flow& flow);
@@ -230,6 +239,10 @@ class Store::Impl {
   // Saves: puts whose bytes a mover brings (store_save.cc).
   Task<void> move_to_host_blocks(PutCall& call, BlockMover& mover, Flow& flow);
   bool plan_move(PutCall& call, BlockMove& move);
+  void add_to_move(PutCall& call, std::size_t i, std::byte* target, BlockMove& move) const;
+  static void take_checksums(PutCall& call, const store::MoveUnderWay& move);
+  Task<void> move_to_disk_blocks(PutCall& call, BlockMover& mover, Flow& flow);
+  Task<void> move_batch(PutCall& call, BlockMover& mover, BlockMove& batch, Flow& flow);
   static Outcome outcome_of_failed(const Status& status, Outcome refused, const Flow& flow);
   std::shared_ptr<store::MoveUnderWay> start_move(BlockMover& mover, BlockMove move, Flow& flow);
   void settle_move(store::MoveUnderWay& move, BlockMoveResult result, Flow& flow);

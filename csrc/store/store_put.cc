@@ -30,15 +30,14 @@ Result<std::vector<Outcome>> Store::Impl::put(const PutRequest& request) {
 /// mover: brings the bytes; null: they are at the request's addresses.
 Task<Store::Impl::Outcomes> Store::Impl::run_put(PutRequest request, const Namespace& space,
                                                  BlockMover* mover, Flow& flow) {
-  if (is_failed_ || (mover != nullptr && !space.host_class)) {
-    if (!is_failed_) host_space_.stats.declined += request.keys.size();
-    co_return Outcomes(request.keys.size(), Outcome::kDeclined);
-  }
+  if (is_failed_) co_return Outcomes(request.keys.size(), Outcome::kDeclined);
   const TimeNs deadline_ns = seams_.clock->now_ns() + request.timeout_ns;
   PutCall call{request, space, deadline_ns, {}, {}, {}, {}};
   plan_put(call);
-  if (mover != nullptr) {
+  if (mover != nullptr && space.host_class) {
     co_await move_to_host_blocks(call, *mover, flow);
+  } else if (mover != nullptr) {
+    co_await move_to_disk_blocks(call, *mover, flow);
   } else if (space.host_class) {
     co_await fill_host_blocks(call, flow);
   } else {

@@ -21,52 +21,86 @@ constexpr std::uint64_t kToldBytes = 512ull << 10;
 }  // namespace
 
 Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
-  const std::uint64_t slot_bytes = call.space.slot_bytes;
-  std::uint64_t held_bytes = 0;
-  std::uint64_t untold_bytes = 0;
-  const auto tell_pump = [this, &untold_bytes] {
-    if (std::exchange(untold_bytes, 0) > 0) changed();
-  };
   std::uint64_t turn_bytes = kTurnBytes;  // The first copy is not the submitter's.
-  std::size_t first_open = 0;             // Blocks before it have ended, or hold no buffer.
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    PutBlock& block = call.blocks[i];
-    if (!block.takes_bytes()) continue;
+    if (!call.blocks[i].takes_bytes()) continue;
     if (turn_bytes >= kTurnBytes) {
       turn_bytes = 0;
-      tell_pump();
+      tell_pump(call);
       co_await GiveWay(flow);
     }
-    const bool is_window_full = held_bytes + slot_bytes > staging_->window_bytes();
-    if (is_window_full || untold_bytes >= kToldBytes) tell_pump();
-    while (held_bytes > 0 && held_bytes + slot_bytes > staging_->window_bytes()) {
-      while (!call.blocks[first_open].is_in_window) ++first_open;
-      const auto is_ended = [fill = call.blocks[first_open].fill] { return fill->is_ended; };
-      (void)co_await wait_until(flow, is_ended, call.deadline_ns);
-      held_bytes -= slot_bytes;
-      ++first_open;
-    }
-    // A child that came to the disk before its parent would be declined.
-    const auto is_parent_queued = [this, entry = block.entry] {
-      return is_parent_settled(entry) || index_.at(index_.at(entry).parent).is_queued;
-    };
-    if (!is_parent_queued()) tell_pump();
-    const bool has_parent = co_await wait_until(flow, is_parent_queued, call.deadline_ns);
-    std::optional<std::span<std::byte>> buffer;
-    if (has_parent) {
-      buffer = co_await reserve_staging(slot_bytes, held_bytes > 0, call.deadline_ns, flow);
-    }
+    if (call.untold_bytes >= kToldBytes) tell_pump(call);
+    const auto buffer = co_await take_window_buffer(call, i, flow);
     if (!buffer) {
-      give_up_disk_block(block, flow.early_outcome());
+      give_up_disk_block(call.blocks[i], flow.early_outcome());
       continue;
     }
-    held_bytes += slot_bytes;
-    turn_bytes += slot_bytes;
-    untold_bytes += slot_bytes;
-    block.is_in_window = true;
+    turn_bytes += call.space.slot_bytes;
     fill_disk_block(call, i, *buffer, flow);
   }
-  tell_pump();
+  co_await end_disk_blocks(call, flow);
+}
+
+void Store::Impl::tell_pump(PutCall& call) {
+  if (std::exchange(call.untold_bytes, 0) > 0) changed();
+}
+
+/// A staging buffer for block `i`, as soon as the call's earlier writes leave it room and its
+/// parent is on its way to the disk; nothing when the call ended early.
+Task<std::optional<std::span<std::byte>>> Store::Impl::take_window_buffer(PutCall& call,
+                                                                          std::size_t i,
+                                                                          Flow& flow) {
+  const std::uint64_t slot_bytes = call.space.slot_bytes;
+  while (call.window_bytes > 0 && !has_window_room(call)) {
+    tell_pump(call);
+    while (!call.blocks[call.first_in_window].is_in_window) ++call.first_in_window;
+    const auto is_ended = [fill = call.blocks[call.first_in_window].fill] {
+      return fill->is_ended;
+    };
+    (void)co_await wait_until(flow, is_ended, call.deadline_ns);
+    call.window_bytes -= slot_bytes;
+    ++call.first_in_window;
+  }
+  const auto is_coming = [this, &call, i] { return is_parent_coming(call, i); };
+  if (!is_coming()) tell_pump(call);
+  const bool has_parent = co_await wait_until(flow, is_coming, call.deadline_ns);
+  std::optional<std::span<std::byte>> buffer;
+  if (has_parent) {
+    buffer = co_await reserve_staging(slot_bytes, call.window_bytes > 0, call.deadline_ns, flow);
+  }
+  if (buffer) note_in_window(call, i);
+  co_return buffer;
+}
+
+/// The same without waiting, for a call that holds some already.
+std::optional<std::span<std::byte>> Store::Impl::try_window_buffer(PutCall& call, std::size_t i) {
+  if (!has_window_room(call) || !is_parent_coming(call, i)) return std::nullopt;
+  const auto buffer = staging_->reserve(0, call.space.slot_bytes);
+  if (buffer) note_in_window(call, i);
+  return buffer;
+}
+
+void Store::Impl::note_in_window(PutCall& call, std::size_t i) {
+  call.window_bytes += call.space.slot_bytes;
+  call.blocks[i].is_in_window = true;
+}
+
+bool Store::Impl::has_window_room(const PutCall& call) const {
+  return call.window_bytes + call.space.slot_bytes <= staging_->window_bytes();
+}
+
+/// A child that came to the disk before its parent would be declined.
+bool Store::Impl::is_parent_coming(const PutCall& call, std::size_t i) const {
+  const EntryIndex entry = call.blocks[i].entry;
+  if (is_parent_settled(entry)) return true;
+  const EntryIndex parent = index_.at(entry).parent;
+  const auto own = call.own.find(parent);
+  return index_.at(parent).is_queued ||
+         (own != call.own.end() && call.blocks[own->second].is_in_window);
+}
+
+Task<void> Store::Impl::end_disk_blocks(PutCall& call, Flow& flow) {
+  tell_pump(call);
   for (PutBlock& block : call.blocks) {
     if (!block.is_in_window) continue;
     const auto is_ended = [&block] { return block.fill->is_ended; };
@@ -92,6 +126,12 @@ void Store::Impl::fill_disk_block(PutCall& call, std::size_t i, std::span<std::b
   std::memset(buffer.data() + call.space.block_bytes, 0,
               call.space.slot_bytes - call.space.block_bytes);
   flow.lock().lock();
+  submit_disk_block(call, i, buffer);
+}
+
+/// Its bytes lie in the buffer, and their checksums in the block.
+void Store::Impl::submit_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer) {
+  PutBlock& block = call.blocks[i];
   if (index_.at(block.entry).is_detached) {
     staging_->release(buffer);
     return end_fill(block, Outcome::kDeclined);
@@ -102,6 +142,7 @@ void Store::Impl::fill_disk_block(PutCall& call, std::size_t i, std::span<std::b
     return end_fill(block, Outcome::kDone);  // Other bytes than those that are stored.
   }
   if (is_new) index_.set_checksums(block.entry, block.checksums);
+  call.untold_bytes += buffer.size();
   // The write owns the buffer from here on, also when this call gives up waiting.
   const auto fill = block.fill;
   const EntryIndex entry = block.entry;

@@ -10,6 +10,14 @@ using store::MoveUnderWay;
 using store::wait_until;
 using store::WaitToTheEnd;
 
+namespace {
+
+// Of a save without a host tier: one move carries about so much, while the disk works on what came
+// before it.
+constexpr std::uint64_t kMoveBytes = 4ull << 20;
+
+}  // namespace
+
 /// All bytes in one move, started in the caller's thread; then blocks become resident in order of
 /// the chain.
 Task<void> Store::Impl::move_to_host_blocks(PutCall& call, BlockMover& mover, Flow& flow) {
@@ -25,15 +33,9 @@ Task<void> Store::Impl::move_to_host_blocks(PutCall& call, BlockMover& mover, Fl
     give_up_host_blocks(call, 0, outcome);
     co_return;
   }
-  const std::size_t num_parts = call.space.part_bytes.size();
-  for (std::size_t k = 0; k < move->block_indices.size(); ++k) {
-    const std::size_t i = move->block_indices[k];
-    PutBlock& block = call.blocks[i];
-    block.checksums.assign(num_parts, 0);
-    if (!result.checksums.empty()) {
-      std::memcpy(block.checksums.data(), result.checksums.data() + k * num_parts,
-                  num_parts * sizeof(std::uint64_t));
-    }
+  take_checksums(call, *move);
+  for (const std::size_t i : move->block_indices) {
+    const PutBlock& block = call.blocks[i];
     if (block.kind == PutBlock::Kind::kRenewed) {
       apply_renewal(call, i);
       continue;
@@ -56,14 +58,80 @@ bool Store::Impl::plan_move(PutCall& call, BlockMove& move) {
     PutBlock& block = call.blocks[i];
     if (!block.takes_bytes()) continue;
     block.target = host_->address(index_.at(block.entry).slot(kHost));
-    move.block_indices.push_back(i);
-    move.slots.push_back(block.target);
-    if (makes_checksums()) move.seeds.push_back({call.request.keys[i], call.space.id, 0});
-    // What a slot has beyond its block goes to disk with it.
-    std::memset(block.target + call.space.block_bytes, 0,
-                call.space.slot_bytes - call.space.block_bytes);
+    add_to_move(call, i, block.target, move);
   }
   return !move.block_indices.empty();
+}
+
+void Store::Impl::add_to_move(PutCall& call, std::size_t i, std::byte* target,
+                              BlockMove& move) const {
+  move.block_indices.push_back(i);
+  move.slots.push_back(target);
+  if (makes_checksums()) move.seeds.push_back({call.request.keys[i], call.space.id, 0});
+  // What a slot has beyond its block goes to disk with it.
+  std::memset(target + call.space.block_bytes, 0, call.space.slot_bytes - call.space.block_bytes);
+}
+
+void Store::Impl::take_checksums(PutCall& call, const MoveUnderWay& move) {
+  const std::size_t num_parts = call.space.part_bytes.size();
+  for (std::size_t k = 0; k < move.block_indices.size(); ++k) {
+    PutBlock& block = call.blocks[move.block_indices[k]];
+    block.checksums.assign(num_parts, 0);
+    if (move.result.checksums.empty()) continue;
+    std::memcpy(block.checksums.data(), move.result.checksums.data() + k * num_parts,
+                num_parts * sizeof(std::uint64_t));
+  }
+}
+
+/// Without a host tier: through staging buffers straight to disk, a batch of blocks in one move.
+Task<void> Store::Impl::move_to_disk_blocks(PutCall& call, BlockMover& mover, Flow& flow) {
+  BlockMove batch;
+  for (std::size_t i = 0; i < call.blocks.size(); ++i) {
+    PutBlock& block = call.blocks[i];
+    if (!block.takes_bytes()) continue;
+    std::optional<std::span<std::byte>> buffer;
+    if (batch.slots.size() * call.space.slot_bytes < kMoveBytes && !batch.slots.empty()) {
+      buffer = try_window_buffer(call, i);
+    }
+    if (!buffer) {
+      // Nobody waits for buffers with some that are of no use to anybody yet.
+      co_await move_batch(call, mover, batch, flow);
+      buffer = co_await take_window_buffer(call, i, flow);
+    }
+    if (!buffer) {
+      give_up_disk_block(block, flow.early_outcome());
+      continue;
+    }
+    block.target = buffer->data();
+    add_to_move(call, i, block.target, batch);
+  }
+  co_await move_batch(call, mover, batch, flow);
+  mover.finish_starting();
+  co_await end_disk_blocks(call, flow);
+}
+
+/// Moves what the batch holds, hands it to the disk and empties the batch.
+Task<void> Store::Impl::move_batch(PutCall& call, BlockMover& mover, BlockMove& batch, Flow& flow) {
+  if (batch.slots.empty()) co_return;
+  const auto move = start_move(mover, std::exchange(batch, {}), flow);
+  co_await end_move(*move, mover, call.deadline_ns, flow);
+  const Status& status = move->result.status;
+  const Outcome outcome =
+      status.is_ok() ? Outcome::kDone : outcome_of_failed(status, Outcome::kDeclined, flow);
+  if (outcome == Outcome::kFailed) log("warning", "a save failed: " + status.message());
+  if (outcome == Outcome::kDone) take_checksums(call, *move);
+  for (const std::size_t i : move->block_indices) {
+    PutBlock& block = call.blocks[i];
+    const std::span<std::byte> buffer(block.target, call.space.slot_bytes);
+    if (outcome == Outcome::kDone) {
+      submit_disk_block(call, i, buffer);
+      continue;
+    }
+    staging_->release(buffer);
+    call.window_bytes -= call.space.slot_bytes;
+    block.is_in_window = false;
+    give_up_disk_block(block, outcome);
+  }
 }
 
 /// Outside of the mutex. What cannot be started has ended, with the reason.

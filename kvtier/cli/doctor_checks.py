@@ -16,7 +16,14 @@ from kvtier.capacity import HOST_SHARE_PERCENT, DiskSpace, resolve_capacity
 from kvtier.config import Config
 from kvtier.errors import ConfigError, KvtierError
 from kvtier.file_system import find_concerns, find_file_system
-from kvtier.machine import has_capability, memory_limit, num_cpus, swap_bytes, swappiness
+from kvtier.machine import (
+    has_capability,
+    memory_limit,
+    num_cpus,
+    swap_bytes,
+    swappiness,
+    unified_gpu,
+)
 from kvtier.units import GIB, MIB, format_bytes
 
 _FREE_BYTES_MIN: Final = GIB
@@ -163,10 +170,21 @@ def _memory() -> Finding:
     limit = memory_limit()
     place = f"limit {format_bytes(limit.limit_bytes)} by {limit.kind} in {limit.path}"
     try:
-        capacity = resolve_capacity(Config(), limit, DiskSpace(own_bytes=0, free_bytes=GIB))
+        capacity = resolve_capacity(
+            Config(unified="off"), limit, DiskSpace(own_bytes=0, free_bytes=GIB)
+        )
     except ConfigError as error:
         return Finding(
             name="memory", is_good=False, text=str(error), remedy="raise the limit of the container"
+        )
+    gpu = unified_gpu()
+    if gpu is not None:
+        return Finding(
+            name="memory",
+            is_good=True,
+            text=f"{place}, one memory with {gpu}: with a disk tier host_bytes=auto is 0, and "
+            f"{format_bytes(capacity.staging_bytes)} are for staging",
+            remedy="",
         )
     auto_bytes = capacity.host_bytes
     is_whole = auto_bytes == limit.limit_bytes * HOST_SHARE_PERCENT // 100

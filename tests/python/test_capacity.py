@@ -66,3 +66,25 @@ def test_without_a_disk_tier_there_is_no_staging() -> None:
 def test_a_disk_tier_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="disk_bytes: 0"):
         resolve_capacity(Config(disk_bytes=0), limit_of(GIB), SPACE)
+
+
+@pytest.mark.parametrize(
+    ("unified", "gpu", "is_left_out"),
+    [
+        ("on", None, True),
+        ("auto", "nvidia,tegra234", True),
+        ("auto", None, False),
+        ("off", "nvidia,tegra234", False),
+    ],
+)
+def test_where_memory_is_one_auto_leaves_the_host_tier_out_f10(
+    unified: str, gpu: str | None, is_left_out: bool
+) -> None:
+    config = Config(unified=unified)
+    capacity = resolve_capacity(config, limit_of(10 * GIB), SPACE, gpu)
+    assert capacity.host_bytes == (0 if is_left_out else 2 * GIB)
+    assert (gpu or "unified=on") in capacity.notes["host_bytes"] or not is_left_out
+    # Without a disk tier it is the only place there is, and a size that was asked for is kept.
+    assert resolve_capacity(config, limit_of(10 * GIB), None, gpu).host_bytes == 2 * GIB
+    asked = Config(unified=unified, host_bytes=GIB)
+    assert resolve_capacity(asked, limit_of(10 * GIB), SPACE, gpu).host_bytes == GIB

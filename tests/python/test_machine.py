@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvtier import machine
-from kvtier.machine import MemoryLimit, memory_limit, num_cpus
+from kvtier.machine import MemoryLimit, memory_limit, num_cpus, unified_gpu
 from kvtier.units import GIB, MIB
 
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
@@ -156,3 +156,14 @@ def test_a_capability_is_a_bit_of_the_effective_set(tmp_path: Path) -> None:
     assert machine.has_capability(14, tmp_path)
     assert not machine.has_capability(13, tmp_path)
     assert not machine.has_capability(14, tmp_path / "missing")
+
+
+def test_gpus_that_use_the_machines_memory_are_known_by_name_f10(fake: FakeMachine) -> None:
+    assert unified_gpu(fake.root) is None
+    gpu = "proc/driver/nvidia/gpus/000f:01:00.0/information"
+    fake.write(gpu, "Model: \t\t NVIDIA H200\nIRQ:   \t\t 123")
+    assert unified_gpu(fake.root) is None
+    fake.write(gpu, "Model: \t\t NVIDIA GB10\nIRQ:   \t\t 123")
+    assert unified_gpu(fake.root) == "NVIDIA GB10"
+    fake.write("proc/device-tree/compatible", "nvidia,p3768-0000\0nvidia,tegra234\0")
+    assert unified_gpu(fake.root) == "nvidia,tegra234"

@@ -10,34 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paged_engine import (
+    BLOCK_BYTES,
+    MIB,
+    NUM_LAYERS,
+    NUM_ROWS,
+    make_tensors,
+    open_namespace,
+    rows_of,
+)
 
 import kvtier
 from kvtier import Outcome, PagedGeometry
-
-MIB = 1 << 20
-NUM_ROWS = 32
-NUM_LAYERS = 5
-LAYER_SHAPE = (NUM_ROWS, 2, 16, 48)  # Rows of K and V, tokens, bytes of one token.
-BLOCK_BYTES = NUM_LAYERS * 2 * 16 * 48
-
-
-def make_tensors(seed: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, 256, LAYER_SHAPE, dtype=np.uint8) for _ in range(NUM_LAYERS)]
-
-
-def rows_of(tensors: list[np.ndarray], block_ids: list[int]) -> np.ndarray:
-    """uint8[num_blocks, BLOCK_BYTES]: the bytes of these rows in host order."""
-    return np.stack(
-        [np.concatenate([it[block_id].reshape(-1) for it in tensors]) for block_id in block_ids]
-    )
-
-
-def open_namespace(
-    path: Path | None = None, **settings: object
-) -> tuple[kvtier.BlockStore, kvtier.Namespace]:
-    store = kvtier.open(path, **{"host_bytes": 8 * MIB, "disk_bytes": 64 * MIB, **settings})
-    return store, store.namespace(model="m", block_bytes=BLOCK_BYTES, fingerprint="f")
 
 
 @pytest.fixture(params=[False, True], ids=["fast saves", "gentle saves"])
@@ -256,13 +240,6 @@ def test_wrong_arguments_are_named(memory_namespace: kvtier.Namespace) -> None:
     with pytest.raises(kvtier.UsageError, match="touches no device memory"):
         put.wait_on(0)
     put.wait(10)
-
-
-def test_without_a_host_tier_attach_says_what_is_needed(disk_folder: Path) -> None:
-    engine = make_tensors(11)
-    store, ns = open_namespace(disk_folder / "store", host_bytes=0)
-    with store, pytest.raises(kvtier.ConfigError, match="host_bytes=0"):
-        ns.attach(engine, PagedGeometry.from_tensors(engine))
 
 
 def test_wait_on_of_tensors_in_cpu_memory_waits_for_the_end(

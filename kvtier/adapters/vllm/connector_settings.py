@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvtier.config import SETTINGS, parse_boolean, raise_problems, unknown_setting_text
+from kvtier.config import AUTO, SETTINGS, parse_boolean, raise_problems, unknown_setting_text
 from kvtier.errors import ConfigError
+from kvtier.machine import unified_gpu
 from kvtier.units import MIB, show
 
 ORIGIN: Final = "kv_connector_extra_config"
@@ -81,8 +82,19 @@ def parse_connector_settings(extra_config: Mapping[str, object]) -> ConnectorSet
         save_decode=save_decode,
         fingerprint=None if fingerprint is None else str(fingerprint),
         store=store if device != "off" else {},
-        store_defaults={"host_bytes": DISK_MODE_HOST_BYTES} if device == "disk" else {},
+        store_defaults=_store_defaults(device, store),
     )
+
+
+def _store_defaults(device: str, store: Mapping[str, object]) -> dict[str, object]:
+    # Kernels of saves would hold up those of the engine.
+    defaults: dict[str, object] = {"gentle_saves": True}
+    unified = store.get("unified", AUTO)
+    is_unified = unified == "on" or (unified == AUTO and unified_gpu() is not None)
+    # Blocks pass through host memory in any case; where it is the GPU's too, no more than that.
+    if device == "disk" or (device == "hybrid" and is_unified):
+        defaults["host_bytes"] = DISK_MODE_HOST_BYTES
+    return defaults
 
 
 def _collect_store_settings(

@@ -91,6 +91,7 @@ TEST_CASE("F10: an integrated GPU, or one that sees all of the host's memory, ha
     INFO("attribute: ", attribute);
     FakeCudaDriver::state().attributes = {19, 41, 91, attribute};
     CHECK(make_device(fake)->info().is_memory_unified);
+    CHECK(make_device(fake)->info().is_integrated == (attribute == 18));
   }
 }
 

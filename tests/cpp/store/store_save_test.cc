@@ -152,16 +152,6 @@ TEST_CASE("slots that a mover writes to are not given to anybody else") {
   CHECK(count_done(world.get(world.space, 0, 100, kBytes)) == 100);
 }
 
-TEST_CASE("without a host tier a save is declined, and nothing is asked of the mover") {
-  SaveWorld world;
-  world.options.host_bytes = 0;
-  world.begin();
-  PagedCall save = start_save(world, {world.space, 0, 8, kBytes});
-  world.end(save);
-  CHECK(save.outcomes() == std::vector<Outcome>(8, Outcome::kDeclined));
-  CHECK(save.mover->moved.empty());
-}
-
 TEST_CASE("a save under way at close is kept if its move ends in time") {
   SaveWorld world;
   world.begin();

@@ -3,6 +3,7 @@
 import pytest
 
 import kvtier
+from kvtier.adapters.vllm import connector_settings
 from kvtier.adapters.vllm.connector_settings import (
     DISK_MODE_HOST_BYTES,
     parse_connector_settings,
@@ -46,12 +47,36 @@ def test_other_tools_names_reach_the_store_under_its_own() -> None:
 
 def test_disk_keeps_a_little_memory_for_saves_unless_told_otherwise() -> None:
     settings = parse_connector_settings({"kv_device": "disk", "disk_path": "/kv"})
-    assert dict(settings.store_defaults) == {"host_bytes": DISK_MODE_HOST_BYTES}
+    assert settings.store_defaults["host_bytes"] == DISK_MODE_HOST_BYTES
     assert "host_bytes" not in settings.store
     said = parse_connector_settings(
         {"kv_device": "disk", "disk_path": "/kv", "kv_max_cpu_memory": "1MiB"}
     )
     assert said.store["host_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize(("unified", "is_one"), [("on", True), ("off", False), ("auto", False)])
+def test_where_memory_is_one_hybrid_keeps_no_more_of_it_than_disk_f10(
+    unified: str, is_one: bool
+) -> None:
+    said = {"kv_device": "hybrid", "disk_path": "/kv", "unified": unified}
+    defaults = parse_connector_settings(said).store_defaults
+    assert defaults.get("host_bytes") == (DISK_MODE_HOST_BYTES if is_one else None)
+    assert "host_bytes" not in parse_connector_settings({"kv_device": "cpu"}).store_defaults
+
+
+def test_a_gpu_that_is_known_to_use_the_machines_memory_counts_f10(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connector_settings, "unified_gpu", lambda: "NVIDIA GB10")
+    said = {"kv_device": "hybrid", "disk_path": "/kv"}
+    assert "host_bytes" in parse_connector_settings(said).store_defaults
+    assert "host_bytes" not in parse_connector_settings(said | {"unified": "off"}).store_defaults
+
+
+def test_saves_are_gentle_unless_told_otherwise() -> None:
+    assert parse_connector_settings({}).store_defaults["gentle_saves"] is True
+    assert parse_connector_settings({"gentle_saves": False}).store["gentle_saves"] is False
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", False])

@@ -69,7 +69,7 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
 
 
 @pytest.mark.parametrize(
-    ("said", "used"), [({}, (8, False)), ({"transfer_ctas": 4, "gentle_saves": True}, (4, True))]
+    ("said", "used"), [({}, (8, True)), ({"transfer_ctas": 4, "gentle_saves": False}, (4, False))]
 )
 def test_ranks_hear_how_their_blocks_are_to_move(
     make_fleet: Callable[..., Fleet], said: dict[str, int], used: tuple[int, bool]
