@@ -208,6 +208,9 @@ class ServedEngine:
             self._process.stdin.close()
 
     def close(self) -> None:
+        """Ends the engine and waits for it. May be called again."""
+        if self._process.returncode is not None:
+            return
         self.leave()
         try:
             self._process.wait(SHUTDOWN_S_MAX)
@@ -271,15 +274,15 @@ def measure(engines: dict[str, ServedEngine], num_turns: int, results: Figures) 
         results["checks"][mode] = engines[mode].ask("check")
 
 
-def print_bounds(turns: Sequence[Figures]) -> bool:
+def print_bounds(turns: Sequence[Figures], bounds: Sequence[Bound] = BOUNDS) -> bool:
     by_turn = {(it["mode"], it["turn"]): it for it in turns}
     num_turns = len({it["turn"] for it in turns})
     is_good = True
-    for bound in BOUNDS:
+    for bound in bounds:
         pairs = [
             (by_turn["kvtier", turn], by_turn[bound.other, turn])
             for turn in range(num_turns)
-            if bound.other not in FIRST_VISITS_ONLY or turn < NUM_PROMPT_SETS
+            if (bound.other, turn) in by_turn
         ]
         values = [bound.judge(ours, theirs) for ours, theirs in pairs]
         value = statistics.median(values)

@@ -2,8 +2,8 @@
 
 Usage: serve_engine.py PLAN FD. PLAN is JSON: a Workload's fields and kv_transfer, vLLM's
 configuration of a connector or null. Commands come by standard input, a line each: `cold SET`,
-`revisit SET`, `check`; its end ends the engine. Answers go to the file descriptor FD, a line of
-JSON each, the first one when the engine is up. One thread.
+`revisit SET`, `check`, `digest SET`, `metrics`; its end ends the engine. Answers go to the file
+descriptor FD, a line of JSON each, the first one when the engine is up. One thread.
 """
 
 from __future__ import annotations
@@ -150,6 +150,16 @@ class Client:
             "num_cached_tokens": answer.num_cached_tokens,
         }
 
+    async def digest_bytes(self) -> dict[str, Any]:
+        """Tells of the KV of one prompt, computed or loaded, as another engine can compare it."""
+        await self._empty_device()
+        answer = await self.ask(self.prompts[0], self._workload.short_tokens)
+        await asyncio.sleep(SETTLE_S)
+        return {
+            "digests": sorted(await self._digest_blocks()),
+            "num_cached_tokens": answer.num_cached_tokens,
+        }
+
     async def _empty_device(self) -> None:
         await asyncio.sleep(SETTLE_S)
         for _ in range(RESET_TRIES):
@@ -228,11 +238,29 @@ def make_engine(workload: Workload, kv_transfer: dict[str, Any] | None) -> Any:
     return AsyncLLM.from_engine_args(arguments)
 
 
+def read_metrics() -> dict[str, float]:
+    """Returns what vLLM tells Prometheus of kvtier, and of preemptions: {"name{label}": value}."""
+    from prometheus_client import REGISTRY
+
+    found = {}
+    for metric in REGISTRY.collect():
+        for sample in metric.samples:
+            if sample.name.startswith(("vllm:kvtier_", "vllm:num_preemptions")):
+                labels = [it for name, it in sample.labels.items() if name in {"tier", "reason"}]
+                found[f"{sample.name}{{{','.join(labels)}}}"] = float(sample.value)
+    return {name: value for name, value in found.items() if "bucket" not in name}
+
+
 async def answer(command: str, engine: Any, workload: Workload) -> dict[str, Any]:
     word, _, name = command.strip().partition(" ")
     client = Client(engine, workload, set_name=name or word, order=command)
     if word == "check":
         return await client.check_bytes()
+    if word == "digest":
+        return await client.digest_bytes()
+    if word == "metrics":
+        await asyncio.sleep(2 * SETTLE_S)
+        return read_metrics()
     if word == "revisit":
         return await revisit(client, workload)
     cold, _ = await client.visit_all(workload.long_tokens)

@@ -131,6 +131,7 @@ class KvtierConnector(OffloadingConnector):
         """Plans a load, and starts it: the step with which vLLM would is not even made yet."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         self._unproved[request.request_id] = 0
+        self._manager.admit(request, num_external_tokens)
         if num_external_tokens > 0 and self._halves is not None:
             jobs = self.connector_scheduler._current_batch_load_jobs
             self._halves.start_load(*next(reversed(jobs.items())))
@@ -138,6 +139,7 @@ class KvtierConnector(OffloadingConnector):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         if self._halves is not None:
             self._halves.begin_step(is_empty=scheduler_output.total_num_scheduled_tokens == 0)
+        self._manager.note_step(scheduler_output.num_scheduled_tokens)
         with self._holding_saves(scheduler_output.num_scheduled_tokens):
             metadata: Any = super().build_connector_meta(scheduler_output)
         return metadata if self._planner is None else self._planner.plan(metadata)
@@ -371,6 +373,7 @@ def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Eng
         engine_index=parallel_config.data_parallel_index,
         num_ranks=parallel_config.world_size if has_ranks(vllm_config) else None,
         is_replicated=has_replicated_kv(vllm_config, kv_cache_config),
+        steps_ahead=2 if vllm_config.scheduler_config.async_scheduling else 1,
     )
 
 

@@ -3,6 +3,7 @@
 Pure functions; thread-safe.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ ORIGIN: Final = "kv_connector_extra_config"
 DEVICES: Final = ("cpu", "disk", "hybrid", "off")
 DISK_MODE_HOST_BYTES: Final = 256 * MIB
 """With kv_device disk: where saves wait for the disk, so that the engine gets its blocks back."""
+LOAD_CAP_RANGE: Final = (0.01, 100.0)
 # Names of other tools' settings -> the store's own.
 _ALIASES: Final = {"disk_path": "path", "kv_max_cpu_memory": "host_bytes"}
 # Read by vLLM itself.
 _EVENTS: Final = "self_describing_kv_events"
-_OWN_NAMES: Final = ("kv_device", "save_decode", "fingerprint", _EVENTS)
+_OWN_NAMES: Final = ("kv_device", "save_decode", "load_cap", "fingerprint", _EVENTS)
 _KNOWN: Final = (*_OWN_NAMES, *_ALIASES, *SETTINGS)
 LOADS_WAIT: Final = "kvtier_loads_wait"
 """Said by the connector to its halves: a step under way may still write to a load's blocks."""
@@ -45,6 +47,8 @@ class ConnectorSettings:
     """One of DEVICES."""
     save_decode: bool
     """Whether generated tokens are saved too: the next turn of a conversation needs them."""
+    load_cap: float | None
+    """A load from disk may take this many times as long as computing would; None: any time."""
     fingerprint: str | None
     """Names the weights; None: taken from their files."""
     store: Mapping[str, object]
@@ -69,6 +73,7 @@ def parse_connector_settings(extra_config: Mapping[str, object]) -> ConnectorSet
         save_decode = parse_boolean(extra_config.get("save_decode", True), "save_decode")
     except ConfigError as error:
         problems.append(str(error))
+    load_cap = _parse_load_cap(extra_config.get("load_cap", 1.0), problems)
     fingerprint = extra_config.get("fingerprint")
     if fingerprint is not None and (not isinstance(fingerprint, str) or not fingerprint):
         problems.append(f"fingerprint: expected text, got {show(fingerprint)}")
@@ -80,10 +85,27 @@ def parse_connector_settings(extra_config: Mapping[str, object]) -> ConnectorSet
     return ConnectorSettings(
         device=device,
         save_decode=save_decode,
+        load_cap=load_cap,
         fingerprint=None if fingerprint is None else str(fingerprint),
         store=store if device != "off" else {},
         store_defaults=_store_defaults(device, store),
     )
+
+
+def _parse_load_cap(said: object, problems: list[str]) -> float | None:
+    word = said.strip().lower() if isinstance(said, str) else said
+    # YAML and JSON tools turn a bare off into false.
+    if word is False or word == "off":
+        return None
+    try:
+        margin = math.nan if word is True else float(word)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        margin = math.nan
+    if not LOAD_CAP_RANGE[0] <= margin <= LOAD_CAP_RANGE[1]:
+        low, high = LOAD_CAP_RANGE
+        problems.append(f"load_cap: expected {low:g} to {high:g}, or off; got {show(said)}")
+        return None
+    return margin
 
 
 def _store_defaults(device: str, store: Mapping[str, object]) -> dict[str, object]:

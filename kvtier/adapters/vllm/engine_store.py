@@ -43,9 +43,12 @@ class EngineStore:
         engine_index: int = 0,
         num_ranks: int | None = None,
         is_replicated: bool = False,
+        steps_ahead: int = 1,
     ) -> None:
         """num_ranks: None, the worker is in this process; is_replicated: ranks have equal KV."""
         self.settings = settings
+        self.steps_ahead = steps_ahead
+        """1, or 2 where vLLM plans a step while another one runs."""
         self.rules = rules
         """What holds for requests that say nothing."""
         self._identity = identity
@@ -82,6 +85,11 @@ class EngineStore:
     def has_both_tiers(self) -> bool:
         """Returns whether a block on disk could be brought nearer before it is loaded."""
         return self.settings.device == "hybrid"
+
+    @property
+    def has_disk(self) -> bool:
+        """Returns whether blocks may have to be read before they are loaded."""
+        return self.settings.device in {"disk", "hybrid"}
 
     @property
     def namespace(self) -> Namespace | None:

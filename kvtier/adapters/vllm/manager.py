@@ -6,7 +6,7 @@ Not thread-safe: used by the scheduler's thread only. It moves no bytes.
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +21,10 @@ from vllm.v1.kv_offload.base import (
     ScheduleEndContext,
 )
 
+from kvtier.adapters.vllm.engine_pace import EnginePace
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.group_lookup import GroupHit, choose_needed, look_up
+from kvtier.adapters.vllm.hit_limiter import HitLimiter
 from kvtier.adapters.vllm.kv_events import BlockEvents
 from kvtier.adapters.vllm.lora_adapters import LoraAdapters
 from kvtier.adapters.vllm.request_blocks import RequestBlocks
@@ -57,13 +59,15 @@ class KvtierManager(OffloadingManager):
     ) -> None:
         self._engine = engine
         self._clock_s = clock_s
+        self._pace = EnginePace(steps_ahead=engine.steps_ahead, clock_s=clock_s)
+        self._limiter = HitLimiter(engine, self._pace, clock_s)
         self._epoch = b""
         self._blocks: dict[str, RequestBlocks] = {}
         self._adapters = LoraAdapters()
         self._leases: dict[str, list[Lease]] = {}
         self._finished: list[str] = []
         self._forgettable: list[str] = []
-        self._metrics = StoreMetrics(engine, clock_s)
+        self._metrics = StoreMetrics(engine, self._pace, clock_s)
         self._events = BlockEvents(lambda: engine.groups, clock_s) if tells_events else None
 
     def resolve(self, request: Any, num_computed_tokens: int) -> None:
@@ -73,15 +77,37 @@ class KvtierManager(OffloadingManager):
         start_s = self._clock_s()
         blocks = self._find_or_make_blocks(request)
         blocks.is_pending = False
+        blocks.start_tokens, blocks.read_bytes, blocks.cut = num_computed_tokens, 0, None
         hits: list[GroupHit] = []
         if blocks.rules.is_loading:
             try:
-                hits = self._look_up(blocks, num_computed_tokens)
+                hits = self._look_up(request.request_id, blocks, num_computed_tokens)
             except KvtierError as error:
                 logger.warning("a lookup counts as a miss: %s", error)
         if not hits:
             blocks.forget_found()
         self._metrics.observe_scheduler_s(self._clock_s() - start_s)
+
+    def admit(self, request: Any, num_loaded_tokens: int) -> None:
+        """Hears that a request has its device blocks, and how much of it is to be loaded."""
+        blocks = self._blocks.get(request.request_id)
+        # What was loaded before counts as computed when it is let in again.
+        num_computed = request.num_computed_tokens
+        if not num_computed and blocks is not None:
+            num_computed = blocks.start_tokens + num_loaded_tokens
+        self._pace.admit(request.request_id, request.num_tokens - num_computed)
+        if blocks is None:
+            return
+        self._limiter.note_coming(
+            request.request_id, blocks.read_bytes if num_loaded_tokens > 0 else 0
+        )
+        if blocks.cut is not None:
+            self._metrics.count_cut(*blocks.cut)
+            blocks.cut = None
+
+    def note_step(self, num_scheduled: Mapping[str, int]) -> None:
+        """Hears of a step that is planned, with so many tokens of each request."""
+        self._pace.note_step(num_scheduled)
 
     def forbid_loading(self, request_id: str) -> None:
         """Makes every further lookup of a request a miss: one failed load is enough."""
@@ -138,6 +164,7 @@ class KvtierManager(OffloadingManager):
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self._release_leases(req_context.req_id)
+        self._limiter.note_coming(req_context.req_id, 0)
 
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
@@ -176,6 +203,8 @@ class KvtierManager(OffloadingManager):
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._finished.append(req_context.req_id)
+        self._limiter.note_coming(req_context.req_id, 0)
+        self._pace.end(req_context.req_id)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Forgets requests a step late: vLLM 0.26 saves their last blocks after their end."""
@@ -194,6 +223,7 @@ class KvtierManager(OffloadingManager):
             self._release_leases(request_id)
         # Requests that run have KV of before: none of it is saved under what is found after.
         self._blocks.clear()
+        self._limiter.clear()
         if self._events is not None:
             self._events.forget_all()
 
@@ -222,31 +252,52 @@ class KvtierManager(OffloadingManager):
         # Zeros stand for "no epoch" before an adapter: the two must not be taken for each other.
         return (self._epoch or bytes(len(adapter))) + adapter
 
-    def _look_up(self, blocks: RequestBlocks, start_tokens: int) -> list[GroupHit]:
+    def _look_up(self, request_id: str, blocks: RequestBlocks, start_tokens: int) -> list[GroupHit]:
         hits = look_up(
             self._engine.groups,
             blocks,
             start_tokens=start_tokens,
             gain_tokens_min=self._engine.gain_tokens_min,
         )
-        if hits and self._engine.has_both_tiers:
-            blocks.is_pending = self._brings_nearer(blocks, choose_needed(hits, start_tokens))
         if self._events is not None:
             self._announce(blocks, hits)
+        if hits and self._engine.has_disk:
+            hits = self._limit(request_id, blocks, hits, start_tokens)
         return hits
 
-    def _brings_nearer(self, blocks: RequestBlocks, needed: list[GroupHit]) -> bool:
-        """Returns whether the load should wait for a prefetch, and starts that."""
+    def _limit(
+        self, request_id: str, blocks: RequestBlocks, hits: list[GroupHit], start_tokens: int
+    ) -> list[GroupHit]:
+        """Returns what of a hit is worth its load; notes whether that should wait."""
+        found_tokens = _end_tokens(hits)
+        kept, reason = self._limiter.limit(request_id, hits, start_tokens)
+        if reason is not None:
+            kept_tokens = _end_tokens(kept) if kept else start_tokens
+            blocks.cut = (reason, found_tokens - kept_tokens)
+            for chain, hit in zip(blocks.chains, kept, strict=False):
+                chain.set_found(hit.start, hit.mask)
+        needed = choose_needed(kept, start_tokens) if kept else []
         far = [it for it in needed if bool(np.any(it.tiers == int(Tier.DISK)))]
-        if not far:
-            return False
+        blocks.read_bytes = sum(
+            int(np.count_nonzero(it.tiers == int(Tier.DISK))) * it.group.namespace.block_bytes
+            for it in far
+        )
+        if far and self._engine.has_both_tiers:
+            blocks.is_pending = self._brings_nearer(request_id, blocks, far)
+        self._limiter.note_coming(request_id, blocks.read_bytes if blocks.is_pending else 0)
+        return kept
+
+    def _brings_nearer(self, request_id: str, blocks: RequestBlocks, far: list[GroupHit]) -> bool:
+        """Returns whether the load should wait for a prefetch, and starts that."""
         lookups = [it.group.namespace.lookup(it.keys, max_load_s=QUICK_LOAD_S) for it in far]
         num_near = sum(it.num_blocks for it in lookups)
         if num_near == sum(len(it.keys) for it in far):
             return False
         now_s = self._clock_s()
         if blocks.wait is None:
-            blocks.wait = PrefetchWait(until_s=now_s + PENDING_S_MAX)
+            # Nothing comes nearer before what others wait for is there.
+            turn_s = now_s + self._limiter.ahead_s(request_id)
+            blocks.wait = PrefetchWait(until_s=turn_s + PENDING_S_MAX, progress_s=turn_s)
             for hit in far:
                 hit.group.namespace.prefetch(hit.keys)
         return blocks.wait.goes_on(now_s, num_near, PATIENCE_S)
@@ -268,3 +319,7 @@ class KvtierManager(OffloadingManager):
             # Leases end with their store, and the interpreter's exit may close that first.
             with contextlib.suppress(KvtierError):
                 lease.release()
+
+
+def _end_tokens(hits: Sequence[GroupHit]) -> int:
+    return max((it.start + len(it.tiers)) * it.group.block_tokens for it in hits)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvtier.adapters.vllm.block_hashes import view_hashes
+from kvtier.adapters.vllm.cut_reason import CutReason
 from kvtier.adapters.vllm.request_chain import (
     NOTHING_FOUND,
     PrefetchWait,
@@ -35,6 +36,12 @@ class RequestBlocks:
         """What was found is not near enough yet: ask again."""
         self.wait: PrefetchWait | None = None
         """Set when the request's prefetch was started; there is one for each request."""
+        self.start_tokens = 0
+        """What the engine had of it by itself when it was looked up last."""
+        self.read_bytes = 0
+        """Of what would be loaded, so much is on disk only."""
+        self.cut: tuple[CutReason, int] | None = None
+        """Why and by how many tokens the last lookup's hit was shortened."""
         self.announced_at: tuple[tuple[int, bytes], ...] = ()
         """What was found of each chain when KV events last told of it."""
         suffixes = [group.key_suffix for group in groups]

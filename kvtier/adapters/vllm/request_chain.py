@@ -44,7 +44,7 @@ class PrefetchWait:
     def goes_on(self, now_s: float, num_near: int, patience_s: float) -> bool:
         """Returns whether to wait on, now that `num_near` blocks can be had at once."""
         if num_near > self.num_near:
-            self.num_near, self.progress_s = num_near, now_s
+            self.num_near, self.progress_s = num_near, max(self.progress_s, now_s)
         return now_s < self.until_s and now_s < self.progress_s + patience_s
 
 

@@ -16,6 +16,8 @@ from vllm.v1.kv_offload.base import (
     OffloadingMetricMetadata,
 )
 
+from kvtier.adapters.vllm.cut_reason import CutReason
+from kvtier.adapters.vllm.engine_pace import EnginePace
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.errors import KvtierError
 
@@ -42,6 +44,9 @@ _GAUGES: Final = {
 }
 _IS_HEALTHY: Final = "is_healthy"
 _SCHEDULER_SECONDS: Final = "scheduler_seconds"
+_CUT_HITS: Final = "cut_hits"
+_CUT_TOKENS: Final = "cut_tokens"
+_PREFILL_RATE: Final = "prefill_tokens_per_s"
 _SECONDS_BUCKETS: Final = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
 
 
@@ -63,6 +68,18 @@ def define_metrics() -> dict[str, OffloadingMetricMetadata]:
             documentation="1 while this tier serves as it should, 0 when it is degraded or off.",
             labelnames=labels,
         ),
+        PREFIX + _CUT_HITS: OffloadingCounterMetadata(
+            documentation="Hits of which less was loaded than found: disk, computing was faster "
+            "than reading; queue, only behind other reads; unknown, the engine's rate was.",
+            labelnames=("reason",),
+        ),
+        PREFIX + _CUT_TOKENS: OffloadingCounterMetadata(
+            documentation="Tokens of those hits that were computed in place of being loaded.",
+            labelnames=("reason",),
+        ),
+        PREFIX + _PREFILL_RATE: OffloadingGaugeMetadata(
+            documentation="Tokens of prompts that the engine computes a second, as lately seen."
+        ),
         PREFIX + _SCHEDULER_SECONDS: OffloadingHistogramMetadata(
             documentation="Time of one call in the scheduler's thread.", buckets=_SECONDS_BUCKETS
         ),
@@ -72,16 +89,22 @@ def define_metrics() -> dict[str, OffloadingMetricMetadata]:
 class StoreMetrics:
     """What has happened since the engine asked last."""
 
-    def __init__(self, engine: EngineStore, clock_s: Callable[[], float]) -> None:
+    def __init__(self, engine: EngineStore, pace: EnginePace, clock_s: Callable[[], float]) -> None:
         self._engine = engine
+        self._pace = pace
         self._clock_s = clock_s
         self._next_s = 0.0
         self._counted: dict[tuple[str, str], float] = {}
         self._scheduler_s: list[float] = []
+        self._cuts: list[tuple[CutReason, int]] = []
 
     def observe_scheduler_s(self, seconds: float) -> None:
         """Notes how long one call held the scheduler's thread."""
         self._scheduler_s.append(seconds)
+
+    def count_cut(self, reason: CutReason, num_tokens: int) -> None:
+        """Notes that so many tokens of a hit are computed, and why."""
+        self._cuts.append((reason, num_tokens))
 
     def take(self) -> OffloadingConnectorStats | None:
         """Returns what is new, or None when it is too early to ask again."""
@@ -99,6 +122,12 @@ class StoreMetrics:
         for seconds in self._scheduler_s:
             stats.observe_histogram(PREFIX + _SCHEDULER_SECONDS, seconds)
         self._scheduler_s = []
+        for reason, num_tokens in self._cuts:
+            stats.increase_counter(PREFIX + _CUT_HITS, 1, (reason.value,))
+            stats.increase_counter(PREFIX + _CUT_TOKENS, num_tokens, (reason.value,))
+        self._cuts = []
+        if self._pace.tokens_per_s is not None:
+            stats.set_gauge(PREFIX + _PREFILL_RATE, self._pace.tokens_per_s)
         return stats
 
     def _add_tier(self, stats: OffloadingConnectorStats, tier: str, numbers: Any) -> None:

@@ -55,6 +55,21 @@ def test_disk_keeps_a_little_memory_for_saves_unless_told_otherwise() -> None:
     assert said.store["host_bytes"] == 1 << 20
 
 
+@pytest.mark.parametrize(
+    ("said", "cap"),
+    [(1, 1.0), ("0.5", 0.5), ("off", None), (False, None), (" OFF ", None), (100, 100.0)],
+)
+def test_the_load_cap_is_a_share_of_computing_or_off(said: object, cap: float | None) -> None:
+    assert parse_connector_settings({"load_cap": said}).load_cap == cap
+    assert parse_connector_settings({}).load_cap == 1.0
+
+
+@pytest.mark.parametrize("said", [0, -1, "much", None, True, float("nan"), 101, [1]])
+def test_a_load_cap_that_means_nothing_is_refused(said: object) -> None:
+    with pytest.raises(kvtier.ConfigError, match="load_cap: expected"):
+        parse_connector_settings({"load_cap": said})
+
+
 @pytest.mark.parametrize(("unified", "is_one"), [("on", True), ("off", False), ("auto", False)])
 def test_where_memory_is_one_hybrid_keeps_no_more_of_it_than_disk_f10(
     unified: str, is_one: bool

@@ -1,0 +1,132 @@
+"""How fast the engine computes prompts, seen from the steps that its scheduler plans."""
+
+import pytest
+
+from kvtier.adapters.vllm.engine_pace import STEP_TOKENS_MIN, EnginePace
+
+RATE = 40_000.0
+
+
+class PlayedEngine:
+    """Computes RATE tokens of prompts a second, one step after the other."""
+
+    def __init__(self, *, steps_ahead: int) -> None:
+        self.now_s = 100.0
+        self.steps_ahead = steps_ahead
+        self.pace = EnginePace(steps_ahead=steps_ahead, clock_s=lambda: self.now_s)
+        self._ends_s: list[float] = []
+
+    def plan(self, scheduled: dict[str, int], num_prompt_tokens: int) -> None:
+        """Plans a step as soon as vLLM would."""
+        if len(self._ends_s) >= self.steps_ahead:
+            self.now_s = max(self.now_s, self._ends_s[-self.steps_ahead])
+        self.pace.note_step(scheduled)
+        begin_s = max(self.now_s, self._ends_s[-1] if self._ends_s else 0.0)
+        self._ends_s.append(begin_s + 0.002 + num_prompt_tokens / RATE)
+        self.now_s += 1e-4
+
+    def idle(self, seconds: float) -> None:
+        self.now_s = max(self.now_s, self._ends_s[-1]) + seconds
+
+
+@pytest.fixture(params=[1, 2], ids=["in turn", "one ahead"])
+def engine(request: pytest.FixtureRequest) -> PlayedEngine:
+    return PlayedEngine(steps_ahead=request.param)
+
+
+def compute(engine: PlayedEngine, name: str, num_tokens: int, num_decodes: int = 4) -> None:
+    engine.pace.admit(name, num_tokens)
+    while num_tokens > 0:
+        num_now = min(8192, num_tokens)
+        engine.plan({name: num_now}, num_now)
+        num_tokens -= num_now
+    for _ in range(num_decodes):
+        engine.plan({name: 1}, 0)
+
+
+def test_nothing_is_known_at_first(engine: PlayedEngine) -> None:
+    assert engine.pace.tokens_per_s is None
+    engine.pace.admit("a", 4096)
+    assert engine.pace.wait_s == 0.0
+
+
+@pytest.mark.parametrize("num_tokens", [STEP_TOKENS_MIN, 4096, 30_000])
+def test_one_prompt_tells_the_rate(engine: PlayedEngine, num_tokens: int) -> None:
+    compute(engine, "a", num_tokens)
+    rate = engine.pace.tokens_per_s
+    assert rate is not None
+    # Two milliseconds of each step are not the prompt's.
+    assert 0.7 * RATE < rate < 1.001 * RATE
+
+
+def test_times_without_requests_are_not_counted(engine: PlayedEngine) -> None:
+    for number in range(20):
+        # Its only token comes with the prompt: no step is planned after it.
+        compute(engine, str(number), 4096, num_decodes=0)
+        engine.idle(0.0)
+        engine.pace.end(str(number))
+        engine.idle(3.0)
+    compute(engine, "last", 4096)
+    rate = engine.pace.tokens_per_s
+    assert rate is not None
+    assert 0.9 * RATE < rate < 1.001 * RATE
+
+
+def test_small_steps_tell_nothing(engine: PlayedEngine) -> None:
+    compute(engine, "a", STEP_TOKENS_MIN - 1)
+    assert engine.pace.tokens_per_s is None
+
+
+def test_one_slow_step_does_not_change_the_rate(engine: PlayedEngine) -> None:
+    for number in range(7):
+        compute(engine, str(number), 4096)
+    before = engine.pace.tokens_per_s
+    engine.pace.admit("slow", 4096)
+    engine.plan({"slow": 4096}, 400_000)
+    for _ in range(3):
+        engine.plan({"slow": 1}, 0)
+    assert engine.pace.tokens_per_s == pytest.approx(before, rel=0.05)
+
+
+def test_a_new_prompt_waits_for_those_that_were_let_in_before(engine: PlayedEngine) -> None:
+    compute(engine, "a", 8192)
+    engine.pace.end("a")
+    engine.idle(1.0)
+    rate = engine.pace.tokens_per_s
+    assert rate is not None
+    engine.pace.admit("b", 8192)
+    engine.pace.admit("c", 4096)
+    assert engine.pace.wait_s == pytest.approx(12_288 / rate)
+    engine.plan({"b": 8192}, 8192)
+    # In a step that runs or not: what was let in is still to be computed.
+    assert engine.pace.wait_s == pytest.approx(12_288 / rate, rel=0.01)
+    engine.now_s += 0.1
+    assert engine.pace.wait_s == pytest.approx(12_288 / rate - 0.1, rel=0.02)
+    engine.pace.end("c")
+    assert engine.pace.wait_s == pytest.approx(8192 / rate - 0.1, rel=0.02)
+    engine.idle(0.0)
+    assert engine.pace.wait_s == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_busy_engine_is_waited_for_as_long_as_its_steps_take(engine: PlayedEngine) -> None:
+    compute(engine, "a", 4 * 8192, num_decodes=0)
+    for number in range(10):
+        engine.pace.admit(str(number), 8192)
+        engine.plan({str(number): 8192}, 8192)
+        # As vLLM asks in its next step: when the one before has ended.
+        if len(engine._ends_s) >= engine.steps_ahead:
+            engine.now_s = max(engine.now_s, engine._ends_s[-engine.steps_ahead])
+        left_s = max(0.0, engine._ends_s[-1] - engine.now_s)
+        assert engine.pace.wait_s == pytest.approx(left_s, abs=0.005)
+
+
+def test_a_request_that_is_let_in_again_counts_with_what_is_left(engine: PlayedEngine) -> None:
+    compute(engine, "a", 8192)
+    rate = engine.pace.tokens_per_s
+    assert rate is not None
+    engine.idle(0.0)
+    engine.pace.admit("b", 8192)
+    engine.pace.admit("b", 2048)
+    assert engine.pace.wait_s == pytest.approx(2048 / rate, abs=0.01)
+    engine.pace.admit("b", 0)
+    engine.pace.end("nobody")
