@@ -32,6 +32,7 @@ struct DiskReservation {
 
 struct DiskTierOptions {
   std::uint64_t cap_bytes = 0;
+  std::uint64_t allowance_bytes = 0;  // Kept for files besides the segments.
   std::uint32_t alignment_bytes = 4096;
   TimeNs stall_ns = 2 * kNsPerS;
 };

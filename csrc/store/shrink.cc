@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
+#include <vector>
 
 #include "memory/aligned_buffer.h"
 #include "store/pin_limit.h"
@@ -21,10 +21,12 @@ class Shrink {
 
   Status run(std::uint64_t excess_bytes) {
     count_pinned();
+    list_by_worth();
     choose_segments(excess_bytes);
     announce();
     mark_needed();
     for (const std::uint16_t doomed : report_.segments_to_leave) drop_unneeded(doomed);
+    list_spare();
     for (const std::uint16_t doomed : report_.segments_to_leave) {
       const Status moved = move_needed(doomed);
       if (!moved.is_ok()) return moved;
@@ -33,21 +35,52 @@ class Shrink {
   }
 
  private:
+  struct RankedBlock {
+    float worth;
+    std::uint32_t last_use;
+    EntryIndex entry;
+  };
+
+  const Segment& segment_of(EntryIndex entry) const {
+    return space_.slots.segment(life_.index().at(entry).slot(TierId::kDisk).segment_index);
+  }
+  bool is_doomed(EntryIndex entry) const { return !segment_of(entry).is_open; }
+
+  void list_by_worth() {
+    std::size_t index_end = 0;
+    life_.index().for_each([&](EntryIndex entry) {
+      const BlockEntry& block = life_.index().at(entry);
+      by_worth_.push_back({space_.policy_of(block).worth(entry), block.last_use, entry});
+      index_end = std::max(index_end, std::size_t{entry} + 1);
+    });
+    std::sort(by_worth_.begin(), by_worth_.end(), [](const RankedBlock& a, const RankedBlock& b) {
+      return a.worth != b.worth ? a.worth > b.worth : a.last_use > b.last_use;
+    });
+    is_needed_.assign(index_end, false);
+  }
+
+  /// The segments go that hold the least of what would be kept by worth alone, so that little has
+  /// to be moved; of equals those that were used least recently.
   void choose_segments(std::uint64_t excess_bytes) {
     struct Candidate {
-      double value;
+      double kept_share;
+      double mean_use;
       std::uint16_t segment_index;
     };
+    const std::vector<std::uint64_t> kept_bytes = sum_kept_bytes(excess_bytes);
     std::vector<Candidate> candidates;
     for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
       const Segment& segment = space_.slots.segment(s);
       if (!segment.is_present) continue;
-      const double value =
+      const double mean_use =
           segment.num_used == 0 ? 0.0 : static_cast<double>(segment.use_sum) / segment.num_used;
-      candidates.push_back({value, s});
+      const double kept_share = static_cast<double>(kept_bytes[s]) /
+                                static_cast<double>(context_.tier.charged_bytes_of(s));
+      candidates.push_back({kept_share, mean_use, s});
     }
-    std::sort(candidates.begin(), candidates.end(),
-              [](const Candidate& a, const Candidate& b) { return a.value < b.value; });
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+      return a.kept_share != b.kept_share ? a.kept_share < b.kept_share : a.mean_use < b.mean_use;
+    });
     std::uint64_t freed_bytes = 0;
     // First what pinned blocks can do without, then the rest.
     for (const bool keeps_room_for_pins : {true, false}) {
@@ -61,6 +94,21 @@ class Shrink {
         space_.slots.close_segment(candidate.segment_index);
       }
     }
+  }
+
+  /// Of each segment, the slots of the blocks worth most that the smaller cap has room for.
+  std::vector<std::uint64_t> sum_kept_bytes(std::uint64_t excess_bytes) const {
+    std::vector<std::uint64_t> kept_bytes(space_.slots.segment_index_end(), 0);
+    const std::uint64_t segment_bytes = context_.tier.charged_bytes() - context_.tier.fixed_bytes();
+    std::uint64_t room_bytes = segment_bytes - std::min(segment_bytes, excess_bytes);
+    for (const RankedBlock& ranked : by_worth_) {
+      const SlotRef slot = life_.index().at(ranked.entry).slot(TierId::kDisk);
+      const std::uint64_t slot_bytes = space_.slots.slot_bytes(slot);
+      if (slot_bytes > room_bytes) break;
+      room_bytes -= slot_bytes;
+      kept_bytes[slot.segment_index] += slot_bytes;
+    }
+    return kept_bytes;
   }
 
   /// Whether the class's other open segments have a slot for each of its pinned blocks.
@@ -97,27 +145,52 @@ class Shrink {
                      " bytes: disk_bytes=" + std::to_string(context_.tier.options().cap_bytes));
   }
 
-  bool is_doomed(EntryIndex entry) const {
-    const std::uint16_t segment_index = life_.index().at(entry).slot(TierId::kDisk).segment_index;
-    return !space_.slots.segment(segment_index).is_open;
+  /// Pinned blocks, then by worth, each with its ancestors, as long as its class has slots. Of a
+  /// chain that does not fit the beginning is kept: blocks below a missing one serve nothing.
+  void mark_needed() {
+    std::unordered_map<ClassIndex, std::uint64_t> room;
+    for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
+      const Segment& segment = space_.slots.segment(s);
+      if (segment.is_open) room[segment.class_index] += segment.num_slots();
+    }
+    for (const bool is_pinned_turn : {true, false}) {
+      for (const RankedBlock& ranked : by_worth_) {
+        const bool is_pinned = life_.index().at(ranked.entry).pin_count > 0;
+        if (is_pinned == is_pinned_turn) mark_chain(ranked.entry, room, is_pinned);
+      }
+    }
   }
 
-  /// Pinned blocks, kept blocks, and all ancestors of either.
-  void mark_needed() {
-    life_.index().for_each([this](EntryIndex entry) {
-      if (is_doomed(entry) && life_.index().at(entry).pin_count == 0) return;
-      for (EntryIndex at = entry; at != kNoEntry; at = life_.index().at(at).parent) {
-        if (!needed_.insert(at).second) break;
-      }
-    });
+  void mark_chain(EntryIndex last, std::unordered_map<ClassIndex, std::uint64_t>& room,
+                  bool is_pinned) {
+    if (!is_pinned && room[segment_of(last).class_index] == 0) return;
+    chain_.clear();
+    for (EntryIndex at = last; at != kNoEntry && !is_needed_[at];
+         at = life_.index().at(at).parent) {
+      chain_.push_back(at);
+    }
+    for (auto entry = chain_.rbegin(); entry != chain_.rend(); ++entry) {
+      std::uint64_t& num_free = room[segment_of(*entry).class_index];
+      if (num_free == 0 && !is_pinned) return;
+      is_needed_[*entry] = true;
+      num_free -= num_free > 0 ? 1 : 0;
+    }
   }
 
   void drop_unneeded(std::uint16_t doomed) {
     const Segment& segment = space_.slots.segment(doomed);
     for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
       const EntryIndex owner = segment.owners[i];
-      if (owner == kNoEntry || needed_.contains(owner)) continue;
+      if (owner == kNoEntry || is_needed_[owner]) continue;
       report_.num_shrunk_blocks += life_.remove_family(owner);
+    }
+  }
+
+  /// What may go from the segments that stay, the least worth last.
+  void list_spare() {
+    for (const RankedBlock& ranked : by_worth_) {
+      if (is_needed_[ranked.entry] || life_.index().at(ranked.entry).is_detached) continue;
+      spare_[segment_of(ranked.entry).class_index].push_back(ranked.entry);
     }
   }
 
@@ -127,11 +200,7 @@ class Shrink {
       const EntryIndex owner = segment.owners[i];
       if (owner == kNoEntry) continue;
       const auto target = find_room(owner, segment.class_index);
-      if (segment.owners[i] != owner) {  // It went while room was made.
-        if (target) space_.slots.release(*target);
-        continue;
-      }
-      if (!target) {
+      if (!target) {  // More is pinned than there are slots.
         report_.num_shrunk_blocks += life_.remove_family(owner);
         continue;
       }
@@ -162,17 +231,16 @@ class Shrink {
   }
 
   std::optional<SlotRef> find_room(EntryIndex owner, ClassIndex class_index) {
-    if (auto slot = space_.slots.reserve(class_index, owner)) return slot;
-    life_.hold(owner);
-    const EntryIndex victim = space_.policy(class_index).victim([this](EntryIndex candidate) {
-      return !is_doomed(candidate) && life_.is_evictable(candidate, TierId::kDisk);
-    });
-    if (victim != kNoEntry) {
-      life_.evict(victim, TierId::kDisk);
-      ++report_.num_shrunk_blocks;
+    std::vector<EntryIndex>& spare = spare_[class_index];
+    while (true) {
+      if (auto slot = space_.slots.reserve(class_index, owner)) return slot;
+      if (spare.empty()) return std::nullopt;
+      // Its descendants are not needed either, or it would be.
+      if (!life_.index().at(spare.back()).is_detached) {
+        report_.num_shrunk_blocks += life_.remove_family(spare.back());
+      }
+      spare.pop_back();
     }
-    life_.unhold(owner);
-    return space_.slots.reserve(class_index, owner);
   }
 
   Status copy_slot(SlotRef source, SlotRef target) {
@@ -200,7 +268,10 @@ class Shrink {
   BlockLife& life_;
   TierSpace& space_;
   std::unordered_map<ClassIndex, std::uint64_t> num_pinned_;
-  std::unordered_set<EntryIndex> needed_;
+  std::vector<RankedBlock> by_worth_;  // The most first.
+  std::vector<bool> is_needed_;        // By entry.
+  std::vector<EntryIndex> chain_;      // Scratch of mark_chain().
+  std::unordered_map<ClassIndex, std::vector<EntryIndex>> spare_;
   std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
 };
 

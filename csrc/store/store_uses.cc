@@ -1,8 +1,9 @@
-// What the adaptive policy is told of requests, and warnings about tiers that serve nothing.
-// Guarded by the store's mutex.
+// What the adaptive policy is told of requests, what a later process is told, and warnings about
+// tiers that serve nothing. Guarded by the store's mutex.
 #include <algorithm>
 
 #include "store/store_impl.h"
+#include "store/use_class.h"
 
 namespace kvtier {
 
@@ -38,6 +39,63 @@ std::vector<store::BlockUse> Store::Impl::note_uses(std::uint32_t namespace_inde
   }
   for (std::size_t i = 0; i < keys.size(); ++i) uses[i] = chain[num_above + i].use;
   return uses;
+}
+
+/// What is removed at somebody's wish leaves no trace: neither here nor in the next uses file.
+void Store::Impl::forget_uses(EntryIndex root) {
+  for (const EntryIndex member : index_.family(root)) {
+    const store::BlockEntry& block = index_.at(member);
+    history_.forget(store::key_tag_of(block.namespace_index, block.key));
+  }
+}
+
+format::UsesFile Store::Impl::list_uses() {
+  std::vector<EntryIndex> entries;
+  entries.reserve(disk_space_.stats.blocks);
+  index_.for_each([&](EntryIndex entry) {
+    if (index_.at(entry).is_resident(kDisk)) entries.push_back(entry);
+  });
+  std::sort(entries.begin(), entries.end(), [this](EntryIndex a, EntryIndex b) {
+    const std::uint32_t use_a = index_.at(a).last_use, use_b = index_.at(b).last_use;
+    return use_a != use_b ? use_a < use_b : a < b;
+  });
+  format::UsesFile file;
+  file.store_id = store_directory_->superblock().store_id;
+  file.generation = disk_->generation();
+  file.blocks.reserve(entries.size());
+  for (const EntryIndex entry : entries) {
+    const store::BlockEntry& block = index_.at(entry);
+    format::UsedBlock used{store::key_tag_of(block.namespace_index, block.key),
+                           history_.now() - block.use.position, block.use.use_class,
+                           block.use.num_uses};
+    if (const auto num_uses = disk_space_.policy_of(block).num_uses(entry); num_uses > 0) {
+      used.num_uses = num_uses;
+      used.use_class = store::use_level(num_uses);
+    }
+    file.blocks.push_back(used);
+  }
+  history_.save(file);
+  return file;
+}
+
+/// For the next open, which does without where this fails.
+void Store::Impl::save_uses(Locked& locked, TimeNs deadline_ns) {
+  auto file = std::make_shared<format::UsesFile>(list_uses());
+  if (!format::trim_uses_file(*file, uses_bytes_max_)) return;
+  const Status saved = run_task(locked, deadline_ns, [this, file] {
+    return store_directory_->save_uses(format::encode_uses_file(*file));
+  });
+  if (!saved.is_ok()) {
+    log("warning", "the next open will not know the uses of blocks: " + saved.message());
+  }
+}
+
+Status Store::Impl::remove_uses(Locked& locked, TimeNs deadline_ns) {
+  if (!has_uses_file_) return Status::ok();
+  Status removed =
+      run_task(locked, deadline_ns, [this] { return store_directory_->remove_uses(); });
+  has_uses_file_ = !removed.is_ok();
+  return removed;
 }
 
 void Store::Impl::choose_policies() {
