@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "disk/segment_file.h"
 #include "memory/aligned_buffer.h"
 #include "store/pin_limit.h"
 #include "store/recovery.h"
@@ -24,6 +25,7 @@ class Shrink {
     list_by_worth();
     choose_segments(excess_bytes);
     announce();
+    fill_room();
     mark_needed();
     for (const std::uint16_t doomed : report_.segments_to_leave) drop_unneeded(doomed);
     list_spare();
@@ -94,6 +96,43 @@ class Shrink {
         space_.slots.close_segment(candidate.segment_index);
       }
     }
+  }
+
+  /// Segments are large and the cap may be small: new ones take what the old ones leave of it. They
+  /// are made before the old ones go; where the device has no room for both, less is kept.
+  void fill_room() {
+    const std::uint64_t cap_bytes = context_.tier.options().cap_bytes;
+    std::uint64_t kept_bytes = context_.tier.charged_bytes();
+    for (const std::uint16_t doomed : report_.segments_to_leave) {
+      kept_bytes -= context_.tier.charged_bytes_of(doomed);
+    }
+    std::uint64_t room_bytes = cap_bytes - std::min(cap_bytes, kept_bytes);
+    for (const RankedBlock& ranked : by_worth_) {
+      if (!is_doomed(ranked.entry)) continue;
+      std::uint64_t& num_free = num_free_[segment_of(ranked.entry).class_index];
+      if (num_free > 0) {
+        --num_free;
+        continue;
+      }
+      const auto header =
+          context_.tier.plan_segment(segment_of(ranked.entry).class_index, room_bytes);
+      if (!header || !create_segment(*header)) return;
+      num_free = header->num_slots - 1;
+      room_bytes -= segment_charge_bytes(*header);
+    }
+  }
+
+  bool create_segment(const format::SegmentHeader& header) {
+    auto created = disk::create_segment_file(context_.directory, header, false);
+    if (!created.is_ok()) {
+      context_.log("warning", "cannot make a segment file for what the smaller disk cap leaves: " +
+                                  created.status().message());
+      return false;
+    }
+    context_.directory.close_file(created.value().fd);
+    context_.tier.adopt_existing_segment(header, created.value().allocated_bytes);
+    context_.tier.set_segment_id_next(header.segment_id + 1);
+    return true;
   }
 
   /// Of each segment, the slots of the blocks worth most that the smaller cap has room for.
@@ -268,9 +307,10 @@ class Shrink {
   BlockLife& life_;
   TierSpace& space_;
   std::unordered_map<ClassIndex, std::uint64_t> num_pinned_;
-  std::vector<RankedBlock> by_worth_;  // The most first.
-  std::vector<bool> is_needed_;        // By entry.
-  std::vector<EntryIndex> chain_;      // Scratch of mark_chain().
+  std::unordered_map<ClassIndex, std::uint64_t> num_free_;  // Slots of new segments.
+  std::vector<RankedBlock> by_worth_;                       // The most first.
+  std::vector<bool> is_needed_;                             // By entry.
+  std::vector<EntryIndex> chain_;                           // Scratch of mark_chain().
   std::unordered_map<ClassIndex, std::vector<EntryIndex>> spare_;
   std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
 };

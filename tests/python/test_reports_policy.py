@@ -69,7 +69,7 @@ def fill_with_hot_and_one_shots(ns: kvtier.Namespace, num_one_shots: int) -> Non
 
 
 @pytest.mark.parametrize("eviction", ["adaptive", "lru", "s3fifo"])
-@pytest.mark.parametrize("disk_bytes", ["4MiB", "2500KiB"])
+@pytest.mark.parametrize("disk_bytes", ["4MiB", "1MiB"])
 def test_hot_prompts_survive_a_smaller_budget_and_one_shots_do_not_c3(
     open_store: OpenStore, disk_folder: Path, eviction: str, disk_bytes: str
 ) -> None:

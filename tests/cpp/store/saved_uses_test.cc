@@ -1,5 +1,7 @@
 // What a store knows of uses after a restart (C3): hot prompts stay when the cap is halved and when
 // the tier fills up, whatever became of the file that says so.
+#include <cerrno>
+
 #include "format/uses_file.h"
 #include "store/reuse_history.h"
 #include "store_world.h"
@@ -82,6 +84,25 @@ TEST_CASE("C3: hot prompts survive half the cap, by what an earlier run knew of 
     REQUIRE(world.crash_and_open(false).is_ok());
     CHECK(use_hot(world, world.add_namespace(kBlockBytes)) == kNumHot * kHotBlocks);
   }
+}
+
+TEST_CASE("C3: a cap below the size of the old segments is filled with what is worth most") {
+  StoreWorld world;
+  fill(world, EvictionMode::kAdaptive);
+  close(world);
+  const std::size_t num_hits = hot_hits_at(world, 1 << 20);
+  CHECK(num_hits == world.store->stats().disk.blocks);
+  CHECK(num_hits * kBlockBytes > 800 << 10);
+}
+
+TEST_CASE("C3: where nothing can be made for it, open says so and keeps what it can") {
+  StoreWorld world;
+  fill(world, EvictionMode::kAdaptive);
+  close(world);
+  world.log.clear();
+  world.hooks->on_allocate = [] { return Status::from_errno(ENOSPC, "cannot allocate file"); };
+  CHECK(hot_hits_at(world, 6 << 20) == kNumHot * kHotBlocks);
+  CHECK(world.num_log_lines_with("cannot make a segment file") == 1);
 }
 
 TEST_CASE("C3: without that knowledge they do not, and neither does anything else break") {
