@@ -20,6 +20,13 @@ class Shrink {
         life_(context.life),
         space_(context.life.space(TierId::kDisk)) {}
 
+  ~Shrink() {
+    close_segment(source_);
+    close_segment(target_);
+  }
+  Shrink(const Shrink&) = delete;
+  Shrink& operator=(const Shrink&) = delete;
+
   Status run(std::uint64_t excess_bytes) {
     count_pinned();
     list_by_worth();
@@ -286,20 +293,37 @@ class Shrink {
     const std::uint64_t slot_bytes = space_.slots.slot_bytes(source);
     const AlignedBuffer room = make_aligned_buffer(slot_bytes);
     const std::span<std::byte> bytes(room.get(), slot_bytes);
-    const Status read = transfer(source, bytes, false);
-    return read.is_ok() ? transfer(target, bytes, true) : read;
+    auto read_fd = open_segment(source_, source.segment_index);
+    if (!read_fd.is_ok()) return read_fd.status();
+    const Status read = context_.directory.read_at(read_fd.value(), offset_of(source), bytes);
+    if (!read.is_ok()) return read;
+    auto write_fd = open_segment(target_, target.segment_index);
+    if (!write_fd.is_ok()) return write_fd.status();
+    return context_.directory.write_at(write_fd.value(), offset_of(target), bytes);
   }
 
-  Status transfer(SlotRef slot, std::span<std::byte> bytes, bool is_write) {
-    const format::SegmentHeader& header = context_.tier.header_of(slot.segment_index);
-    const std::string name = format::segment_file_name(header.segment_id);
-    auto fd = context_.directory.open_file(name, OpenFlags{});
-    if (!fd.is_ok()) return fd.status();
-    const std::uint64_t at = header.slot_offset_bytes(slot.slot_index);
-    const Status done = is_write ? context_.directory.write_at(fd.value(), at, bytes)
-                                 : context_.directory.read_at(fd.value(), at, bytes);
-    context_.directory.close_file(fd.value());
-    return done;
+  std::uint64_t offset_of(SlotRef slot) const {
+    return context_.tier.header_of(slot.segment_index).slot_offset_bytes(slot.slot_index);
+  }
+
+  struct OpenedSegment {
+    std::uint16_t segment_index = 0;
+    int fd = -1;
+  };
+
+  /// Blocks are moved segment by segment: one file each way stays open.
+  Result<int> open_segment(OpenedSegment& opened, std::uint16_t segment_index) {
+    if (opened.fd >= 0 && opened.segment_index == segment_index) return opened.fd;
+    close_segment(opened);
+    const std::uint32_t segment_id = context_.tier.header_of(segment_index).segment_id;
+    auto fd = context_.directory.open_file(format::segment_file_name(segment_id), OpenFlags{});
+    if (fd.is_ok()) opened = OpenedSegment{segment_index, fd.value()};
+    return fd;
+  }
+
+  void close_segment(OpenedSegment& opened) {
+    if (opened.fd >= 0) context_.directory.close_file(opened.fd);
+    opened.fd = -1;
   }
 
   RecoveryContext& context_;
@@ -312,6 +336,8 @@ class Shrink {
   std::vector<bool> is_needed_;                             // By entry.
   std::vector<EntryIndex> chain_;                           // Scratch of mark_chain().
   std::unordered_map<ClassIndex, std::vector<EntryIndex>> spare_;
+  OpenedSegment source_;
+  OpenedSegment target_;
   std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
 };
 
