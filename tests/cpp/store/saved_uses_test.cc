@@ -263,6 +263,37 @@ TEST_CASE("the uses file keeps to its share of a small cap") {
   CHECK(world.num_log_lines_with("uses of blocks") == 0);
 }
 
+TEST_CASE("a directory that leaves no room for a large uses file loses no block to it") {
+  constexpr std::size_t kLargeBytes = 4 << 20;
+  StoreWorld world;
+  world.options.disk_bytes = 320 << 20;
+  world.options.host_bytes = 0;
+  world.options.staging_bytes = 16 << 20;
+  REQUIRE(world.open().is_ok());
+  const auto space = world.add_namespace(kLargeBytes);
+  for (std::uint64_t number = 0; number < 70; ++number) {
+    world.put(space, number * 10, 1, kLargeBytes);
+    run_for_ns(*world.executor, kNsPerS);
+  }
+  world.flush();
+  const std::uint64_t num_blocks = world.store->stats().disk.blocks;
+  close(world);
+  // As an earlier build may have filled it: nothing is left beside segments and allowance.
+  world.options.disk_bytes = 4 << 20;
+  for (const auto& [name, bytes] : world.disk->files()) {
+    if (!name.starts_with("segment-")) continue;
+    const std::uint64_t num_pages = (bytes.size() + 4095) / 4096;
+    world.options.disk_bytes += (num_pages + 2 + num_pages / 300) * 4096;
+  }
+  REQUIRE(world.options.disk_bytes > 256 << 20);
+  REQUIRE(world.open().is_ok());
+  CHECK(world.num_log_lines_with("disk cap is smaller") == 0);
+  CHECK(world.store->stats().disk.blocks == num_blocks);
+  close(world);
+  CHECK(world.disk->allocated_bytes() <= world.options.disk_bytes);
+  CHECK(format::decode_uses_file(uses_of(world)).value().blocks.size() == num_blocks);
+}
+
 TEST_CASE("what was erased or cleared is not named by a uses file") {
   StoreWorld world;
   fill(world, EvictionMode::kAdaptive, 8);
