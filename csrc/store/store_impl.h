@@ -266,8 +266,6 @@ class Store::Impl {
   std::vector<store::BlockUse> note_uses(std::uint32_t namespace_index, EntryIndex above,
                                          std::span<const BlockKey> keys, std::uint64_t request_hash,
                                          bool is_chain);
-  void forget_uses(EntryIndex root);
-  format::UsesFile list_uses();
   void save_uses(Locked& locked, TimeNs deadline_ns);
   Status remove_uses(Locked& locked, TimeNs deadline_ns);
   void choose_policies();

@@ -59,13 +59,14 @@ Result<std::uint64_t> Store::Impl::erase(std::uint32_t namespace_index,
   std::uint64_t num_erased = 0;
   for (const BlockKey& key : keys) {
     const EntryIndex root = index_.find(namespace_index, key);
+    // What goes at somebody's wish leaves no trace: neither here nor in the next uses file.
     history_.forget(store::key_tag_of(namespace_index, key));
     if (root == kNoEntry) continue;
-    forget_uses(root);
     const auto members = index_.family(root);
     bool is_protected = false;
     for (const EntryIndex member : members) {
       const store::BlockEntry& block = index_.at(member);
+      history_.forget(store::key_tag_of(namespace_index, block.key));
       is_protected |= block.num_leases[0] > 0 || block.num_leases[1] > 0;
     }
     // A leased descendant needs its ancestors; what hangs beside it may go.

@@ -6,6 +6,38 @@
 #include "store/use_class.h"
 
 namespace kvtier {
+namespace {
+
+/// The blocks on disk, the one used least recently first.
+std::vector<format::UsedBlock> list_used_blocks(const store::BlockIndex& index,
+                                                store::TierSpace& disk,
+                                                const store::ReuseHistory& history) {
+  std::vector<store::EntryIndex> entries;
+  entries.reserve(disk.stats.blocks);
+  index.for_each([&](store::EntryIndex entry) {
+    if (index.at(entry).is_resident(store::TierId::kDisk)) entries.push_back(entry);
+  });
+  std::sort(entries.begin(), entries.end(), [&index](store::EntryIndex a, store::EntryIndex b) {
+    const std::uint32_t use_a = index.at(a).last_use, use_b = index.at(b).last_use;
+    return use_a != use_b ? use_a < use_b : a < b;
+  });
+  std::vector<format::UsedBlock> blocks;
+  blocks.reserve(entries.size());
+  for (const store::EntryIndex entry : entries) {
+    const store::BlockEntry& block = index.at(entry);
+    format::UsedBlock used{store::key_tag_of(block.namespace_index, block.key),
+                           history.now() - block.use.position, block.use.use_class,
+                           block.use.num_uses};
+    if (const auto num_uses = disk.policy_of(block).num_uses(entry); num_uses > 0) {
+      used.num_uses = num_uses;
+      used.use_class = store::use_level(num_uses);
+    }
+    blocks.push_back(used);
+  }
+  return blocks;
+}
+
+}  // namespace
 
 /// Notes a use of `keys`, stored or not, and of the chain from `above` up; stored entries learn
 /// what is known of them now. Returns the same for each key.
@@ -41,46 +73,13 @@ std::vector<store::BlockUse> Store::Impl::note_uses(std::uint32_t namespace_inde
   return uses;
 }
 
-/// What is removed at somebody's wish leaves no trace: neither here nor in the next uses file.
-void Store::Impl::forget_uses(EntryIndex root) {
-  for (const EntryIndex member : index_.family(root)) {
-    const store::BlockEntry& block = index_.at(member);
-    history_.forget(store::key_tag_of(block.namespace_index, block.key));
-  }
-}
-
-format::UsesFile Store::Impl::list_uses() {
-  std::vector<EntryIndex> entries;
-  entries.reserve(disk_space_.stats.blocks);
-  index_.for_each([&](EntryIndex entry) {
-    if (index_.at(entry).is_resident(kDisk)) entries.push_back(entry);
-  });
-  std::sort(entries.begin(), entries.end(), [this](EntryIndex a, EntryIndex b) {
-    const std::uint32_t use_a = index_.at(a).last_use, use_b = index_.at(b).last_use;
-    return use_a != use_b ? use_a < use_b : a < b;
-  });
-  format::UsesFile file;
-  file.store_id = store_directory_->superblock().store_id;
-  file.generation = disk_->generation();
-  file.blocks.reserve(entries.size());
-  for (const EntryIndex entry : entries) {
-    const store::BlockEntry& block = index_.at(entry);
-    format::UsedBlock used{store::key_tag_of(block.namespace_index, block.key),
-                           history_.now() - block.use.position, block.use.use_class,
-                           block.use.num_uses};
-    if (const auto num_uses = disk_space_.policy_of(block).num_uses(entry); num_uses > 0) {
-      used.num_uses = num_uses;
-      used.use_class = store::use_level(num_uses);
-    }
-    file.blocks.push_back(used);
-  }
-  history_.save(file);
-  return file;
-}
-
 /// For the next open, which does without where this fails.
 void Store::Impl::save_uses(Locked& locked, TimeNs deadline_ns) {
-  auto file = std::make_shared<format::UsesFile>(list_uses());
+  auto file = std::make_shared<format::UsesFile>();
+  file->store_id = store_directory_->superblock().store_id;
+  file->generation = disk_->generation();
+  file->blocks = list_used_blocks(index_, disk_space_, history_);
+  history_.save(*file);
   if (!format::trim_uses_file(*file, uses_bytes_max_)) return;
   const Status saved = run_task(locked, deadline_ns, [this, file] {
     return store_directory_->save_uses(format::encode_uses_file(*file));
