@@ -68,7 +68,7 @@ struct CopyPool::State {
   bool is_stopped = false;
 };
 
-std::uint32_t CopyPool::default_num_threads() { return std::max(1u, usable_cpus() - 1); }
+std::uint32_t CopyPool::default_num_threads() { return usable_cpus() - 1; }
 
 CopyPool::CopyPool(std::uint32_t num_threads) : state_(std::make_shared<State>(num_threads)) {}
 
@@ -97,11 +97,11 @@ void CopyPool::split(std::size_t num_pieces, const Piece& run_piece) {
   Split split;
   split.run_piece = &run_piece;
   split.num_pieces = num_pieces;
-  split.num_helpers_max = state_->num_threads - 1;
-  if (split.num_helpers_max == 0 || num_pieces < 2) {
+  if (state_->num_threads < 2 || num_pieces < 2) {
     for (std::size_t i = 0; i < num_pieces; ++i) run_piece(i);
     return;
   }
+  split.num_helpers_max = state_->num_threads - 1;
   std::unique_lock<std::mutex> lock(state_->mutex);
   state_->splits.push_back(&split);
   if (!state_->is_stopped && state_->start_threads(state_)) state_->work_changed.notify_all();

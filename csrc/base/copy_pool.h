@@ -24,7 +24,8 @@ class CopyPool {
   using Step = std::function<void()>;
   using Piece = std::function<void(std::size_t piece_index)>;
 
-  /// One CPU is left to whoever uses the store: max(1, usable_cpus() - 1).
+  /// One CPU is left to whoever uses the store: usable_cpus() - 1. With 0 the owner's thread does
+  /// the work by run_one(): a thread more would only wait for the CPU.
   static std::uint32_t default_num_threads();
 
   /// Threads, named "kvtier-copy", start with the first use. `num_threads` 0: the default.
@@ -34,7 +35,7 @@ class CopyPool {
   CopyPool& operator=(const CopyPool&) = delete;
 
   /// Queues `step`, which must not throw. Every eighth step a lower priority goes first,
-  /// so that none starves. False: no thread could be started; the step waits for run_one().
+  /// so that none starves. False: there is no thread; the step waits for run_one().
   bool post(StepPriority priority, Step step);
   /// Runs one waiting step in this thread, for a pool that has no thread; false: it has, or none
   /// waits.

@@ -1,4 +1,5 @@
-// Lock, superblock and namespace tables of a store directory. Blocking; one thread at a time.
+// Lock, superblock, namespace tables and uses file of a store directory. Blocking; one thread at a
+// time.
 #include "disk/store_directory.h"
 
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <span>
 
 #include "format/segment_header.h"
+#include "format/uses_file.h"
 #include "io/directory_lock.h"
 
 namespace kvtier::disk {
@@ -152,7 +154,7 @@ Status StoreDirectory::load_namespaces() {
 /// renaming.
 Status StoreDirectory::keep_other_version() {
   const char* names[] = {format::kSuperblockFileName, format::kNamespaceFileNames[0],
-                         format::kNamespaceFileNames[1]};
+                         format::kNamespaceFileNames[1], format::kUsesFileName};
   for (const std::string name : names) {
     if (!directory_.stat_file(name).is_ok()) continue;
     const Status renamed = directory_.rename_file(name, name + kOtherVersionSuffix);
@@ -203,12 +205,35 @@ Status StoreDirectory::add_namespace(const format::NamespaceRecord& record) {
   return written;
 }
 
+Status StoreDirectory::save_uses(std::span<const std::byte> bytes) {
+  const Status written = write_durably(directory_, format::kNewUsesFileName, 0, bytes, true);
+  if (!written.is_ok()) {
+    (void)directory_.remove_file(format::kNewUsesFileName).is_ok();  // list() removes leftovers.
+    return written;
+  }
+  const Status renamed = directory_.rename_file(format::kNewUsesFileName, format::kUsesFileName);
+  return renamed.is_ok() ? directory_.sync() : renamed;
+}
+
+Result<std::optional<std::vector<std::byte>>> StoreDirectory::load_uses() {
+  auto bytes = read_whole(directory_, format::kUsesFileName, format::kUsesFileBytesMax);
+  if (bytes.is_ok()) return std::optional(std::move(bytes).value());
+  if (is_missing(bytes.status())) return std::optional<std::vector<std::byte>>();
+  return bytes.status();
+}
+
+Status StoreDirectory::remove_uses() {
+  const Status removed = directory_.remove_file(format::kUsesFileName);
+  if (is_missing(removed)) return Status::ok();
+  return removed.is_ok() ? directory_.sync() : removed;
+}
+
 Result<DirectoryListing> StoreDirectory::list() {
   auto names = directory_.list_files();
   if (!names.is_ok()) return names.status();
   DirectoryListing listing;
   for (const std::string& name : names.value()) {
-    if (name == kProbeFileName) {
+    if (name == kProbeFileName || name == format::kNewUsesFileName) {
       const Status removed = directory_.remove_file(name);
       if (!removed.is_ok()) return removed;
     }
@@ -246,14 +271,20 @@ std::uint64_t StoreDirectory::fixed_bytes() {
   return total;
 }
 
+std::uint64_t StoreDirectory::uses_bytes() {
+  auto stat = directory_.stat_file(format::kUsesFileName);
+  return stat.is_ok() ? stat.value().allocated_bytes : 0;
+}
+
 bool StoreDirectory::is_own_name(const std::string& name) {
   if (format::parse_segment_file_name(name)) return true;
   const std::string kept[] = {format::kSuperblockFileName, format::kNamespaceFileNames[0],
-                              format::kNamespaceFileNames[1]};
+                              format::kNamespaceFileNames[1], format::kUsesFileName};
   for (const std::string& each : kept) {
     if (name == each || name == each + kOtherVersionSuffix) return true;
   }
-  return name == format::kLockFileName || name == kProbeFileName;
+  return name == format::kLockFileName || name == kProbeFileName ||
+         name == format::kNewUsesFileName;
 }
 
 DirectProbe probe_direct(Directory& directory) {

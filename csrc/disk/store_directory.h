@@ -1,8 +1,11 @@
-// StoreDirectory: the files of a store besides its segments: lock, superblock, namespace tables.
+// StoreDirectory: the files of a store besides its segments: lock, superblock, namespace tables,
+// uses file.
 // Blocking; not thread-safe: one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +43,13 @@ class StoreDirectory {
   Status save_superblock(bool is_clean, std::uint64_t generation_max);
   /// Adds a record and writes the table durably, to the other of its two files.
   Status add_namespace(const format::NamespaceRecord& record);
+  /// Puts a uses file in the place of the one before, in one step and durably.
+  Status save_uses(std::span<const std::byte> bytes);
+  /// The bytes of the uses file, whatever they are; nothing when there is none. kCorrupt: larger
+  /// than any uses file.
+  Result<std::optional<std::vector<std::byte>>> load_uses();
+  /// Removes the uses file durably. Ok when there is none.
+  Status remove_uses();
   /// Forgets what was read: the directory is a new one.
   void reset();
 
@@ -47,8 +57,9 @@ class StoreDirectory {
   Result<DirectoryListing> list();
   /// Removes every file of a store, of any version. Foreign files stay.
   Status remove_all_files();
-  /// Bytes allocated by everything of ours that is not a segment.
+  /// Bytes allocated by everything of ours that is neither a segment nor a uses file.
   std::uint64_t fixed_bytes();
+  std::uint64_t uses_bytes();  // Allocated by the uses file.
 
   static bool is_own_name(const std::string& name);
 

@@ -12,6 +12,8 @@ enum class ChecksumPurpose : std::uint64_t {
   kSlotEntry = 0x4b5654454e545259,
   kSlotEntryParts = 0x4b56545041525453,
   kNamespaceTable = 0x4b56544e414d4553,
+  kUsesFile = 0x4b56545553455346,
+  kUsesFileBody = 0x4b5655534553424f,
 };
 
 constexpr std::uint64_t seed_of(ChecksumPurpose purpose) {

@@ -84,6 +84,7 @@ class AdaptivePolicy final : public EvictionPolicy {
   }
 
   std::size_t num_blocks() const override { return num_blocks_; }
+  float worth(EntryIndex entry) const override { return history_.value(index_.at(entry).use); }
 
  private:
   static constexpr std::size_t kNumRanks = ReuseModel::kNumCells;

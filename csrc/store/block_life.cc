@@ -135,7 +135,7 @@ void BlockLife::rank_recovered(EntryIndex entry) {
   TierSpace& disk = space(TierId::kDisk);
   ranked.last_use = ++use_counter_;
   disk.slots.segment(ranked.slot(TierId::kDisk).segment_index).use_sum += ranked.last_use;
-  disk.policy_of(ranked).insert(entry);
+  disk.policy_of(ranked).insert_recovered(entry);
   note_disk_slot(entry, true);
 }
 

@@ -83,10 +83,14 @@ bool DiskTier::is_full(ClassIndex class_index) const {
 
 std::optional<format::SegmentHeader> DiskTier::plan_creation(ClassIndex class_index) const {
   if (clock_.now_ns() < growth_retry_ns_) return std::nullopt;
+  const std::uint64_t used = charged_bytes();
+  return plan_segment(class_index, used >= options_.cap_bytes ? 0 : options_.cap_bytes - used);
+}
+
+std::optional<format::SegmentHeader> DiskTier::plan_segment(ClassIndex class_index,
+                                                            std::uint64_t room_bytes) const {
   if (!space_.slots.has_room_for_segments(creating_.size() + 1)) return std::nullopt;
   const SizeClass& size_class = space_.slots.size_class(class_index);
-  const std::uint64_t used = charged_bytes();
-  const std::uint64_t room = used >= options_.cap_bytes ? 0 : options_.cap_bytes - used;
   std::uint64_t num_slots = std::max<std::uint64_t>(1, target_bytes_ / size_class.slot_bytes);
   // Small blocks are packed at less than the usual alignment.
   const auto alignment_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -97,7 +101,7 @@ std::optional<format::SegmentHeader> DiskTier::plan_creation(ClassIndex class_in
     const format::SegmentHeader header =
         format::plan_segment(store_id_, segment_id_next_, static_cast<std::uint32_t>(num_slots),
                              size_class.slot_bytes, size_class.num_parts, alignment_bytes);
-    if (segment_charge_bytes(header) <= room) return header;
+    if (segment_charge_bytes(header) <= room_bytes) return header;
     if (num_slots == 1) break;
   }
   return std::nullopt;

@@ -32,6 +32,7 @@ struct DiskReservation {
 
 struct DiskTierOptions {
   std::uint64_t cap_bytes = 0;
+  std::uint64_t allowance_bytes = 0;  // Kept for files besides the segments.
   std::uint32_t alignment_bytes = 4096;
   TimeNs stall_ns = 2 * kNsPerS;
 };
@@ -56,6 +57,9 @@ class DiskTier {
   void set_store_id(const Digest128& store_id) { store_id_ = store_id; }
   void set_fixed_bytes(std::uint64_t fixed_bytes) { fixed_bytes_ = fixed_bytes; }
   std::uint64_t fixed_bytes() const { return fixed_bytes_; }
+  /// A segment for blocks of the class in `room_bytes`; nothing where that is hardly worth a file.
+  std::optional<format::SegmentHeader> plan_segment(ClassIndex class_index,
+                                                    std::uint64_t room_bytes) const;
   void set_segment_id_next(std::uint32_t segment_id) { segment_id_next_ = segment_id; }
   void set_generation(std::uint64_t generation) { generation_ = generation; }
   std::uint64_t next_generation() { return ++generation_; }

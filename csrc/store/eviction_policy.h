@@ -18,6 +18,8 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   /// The block became resident in the tier.
   virtual void insert(EntryIndex entry) = 0;
+  /// As insert(), of a block that an earlier process stored; its entry's `use` says what that knew.
+  virtual void insert_recovered(EntryIndex entry) { insert(entry); }
   /// The block was used.
   virtual void touch(EntryIndex entry) = 0;
   /// The block leaves the tier, evicted or removed.
@@ -26,6 +28,10 @@ class EvictionPolicy {
   /// remove it.
   virtual EntryIndex victim(const IsEvictable& is_evictable) = 0;
   virtual std::size_t num_blocks() const = 0;
+  /// Uses of the block that only the policy counts, for insert_recovered(); 0: none.
+  virtual std::uint8_t num_uses(EntryIndex /*entry*/) const { return 0; }
+  /// Grows with what keeping the block is worth; of equals the one used last is worth more.
+  virtual float worth(EntryIndex /*entry*/) const { return 0; }
 };
 
 /// Least recently used first. Callers touch a chain from its deepest block up to its root, so the

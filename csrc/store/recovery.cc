@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "disk/segment_file.h"
+#include "format/uses_file.h"
+#include "store/earlier_uses.h"
 
 namespace kvtier::store {
 namespace {
@@ -191,7 +193,7 @@ class Recovery {
   /// Eviction order after a restart: a chain is as young as its youngest block, and within a chain
   /// children are older than their parents.
   void rank() {
-    const std::vector<EntryIndex> by_age = list_by_generation();
+    const std::vector<EntryIndex> by_age = list_by_age(read_uses());
     // From the youngest block on: it, and above it those of its ancestors that no younger block
     // took.
     std::vector<EntryIndex> youngest_first;
@@ -211,26 +213,62 @@ class Recovery {
     }
   }
 
-  /// All blocks, oldest write first. Slots are given out in order, so this is mostly sorted
+  /// All blocks, the one used least recently first; each learns what is known of its uses. Without
+  /// that the order is that of the commits, and slots are given out in order: mostly sorted
   /// already.
-  std::vector<EntryIndex> list_by_generation() {
-    std::vector<EntryIndex> entries;
-    entries.reserve(index_.num_entries());
+  std::vector<EntryIndex> list_by_age(const EarlierUses& uses) {
+    struct Placed {
+      std::uint64_t order;
+      EntryIndex entry;
+    };
+    std::vector<Placed> placed;
+    placed.reserve(index_.num_entries());
     const SlotSpace& slots = context_.life.space(TierId::kDisk).slots;
     for (std::uint16_t s = 0; s < slots.segment_index_end(); ++s) {
       for (const EntryIndex owner : slots.segment(s).owners) {
         if (owner == kNoEntry) continue;
-        entries.push_back(owner);
+        BlockEntry& block = index_.at(owner);
+        const std::uint32_t tag = key_tag_of(block.namespace_index, block.key);
+        const EarlierUse found = uses.find(tag, block.disk_generation);
+        block.use = found.use;
+        placed.push_back({found.order, owner});
         index_end_ = std::max<std::size_t>(index_end_, std::size_t{owner} + 1);
       }
     }
-    const auto is_older = [this](EntryIndex a, EntryIndex b) {
-      return index_.at(a).disk_generation < index_.at(b).disk_generation;
-    };
-    if (!std::is_sorted(entries.begin(), entries.end(), is_older)) {
-      std::sort(entries.begin(), entries.end(), is_older);
+    const auto is_older = [](const Placed& a, const Placed& b) { return a.order < b.order; };
+    if (!std::is_sorted(placed.begin(), placed.end(), is_older)) {
+      std::sort(placed.begin(), placed.end(), is_older);
     }
+    std::vector<EntryIndex> entries;
+    entries.reserve(placed.size());
+    for (const Placed& each : placed) entries.push_back(each.entry);
     return entries;
+  }
+
+  /// After an unclean end the file is that of an earlier close. It is used all the same: what it
+  /// says of older blocks is the best that is known, and younger ones come behind them.
+  EarlierUses read_uses() {
+    auto bytes = context_.store_directory.load_uses();
+    if (!bytes.is_ok()) return ignore_uses(bytes.status().message());
+    if (!bytes.value()) return {};
+    auto file = format::decode_uses_file(*bytes.value());
+    if (!file.is_ok()) return ignore_uses(file.status().message());
+    if (file.value().store_id != context_.store_directory.superblock().store_id) {
+      return ignore_uses("it is of another store");
+    }
+    auto uses = EarlierUses::create(file.value());
+    bool is_sound = uses.has_value();
+    if (is_sound && context_.history != nullptr) {
+      context_.history->set_num_blocks(index_.num_entries());
+      is_sound = context_.history->restore(file.value());
+      uses->set_now(context_.history->now());
+    }
+    return is_sound ? std::move(*uses) : ignore_uses("it says what cannot be");
+  }
+
+  EarlierUses ignore_uses(const std::string& reason) {
+    context_.log("warning", "the uses of blocks in earlier runs are not known: " + reason);
+    return {};
   }
 
   RecoveryContext& context_;
@@ -243,11 +281,35 @@ class Recovery {
 
 }  // namespace
 
+/// Room for two uses files, since the next one is whole before it replaces the one that is there:
+/// half of what is kept for files besides the segments. A large store gets more, but never at the
+/// cost of blocks: a directory that was filled before there were uses files keeps all of them.
+std::uint64_t reserve_uses_room(RecoveryContext& context) {
+  DiskTier& tier = context.tier;
+  const std::uint64_t cap_bytes = tier.options().cap_bytes;
+  const std::uint64_t least_bytes = tier.options().allowance_bytes / 2;
+  const std::uint64_t most_bytes =
+      std::clamp<std::uint64_t>(cap_bytes / 128, least_bytes, 2 * format::kUsesFileBytesMax);
+  std::uint64_t more_bytes = most_bytes - least_bytes;
+  if (tier.charged_bytes() <= cap_bytes) {
+    more_bytes = std::min(more_bytes, cap_bytes - tier.charged_bytes());
+  }
+  tier.set_fixed_bytes(tier.fixed_bytes() + more_bytes);
+  constexpr std::uint64_t kPageBytes = 4096;
+  return (least_bytes + more_bytes) / 2 / kPageBytes * kPageBytes;
+}
+
 Result<RecoveryReport> recover(RecoveryContext& context) {
   RecoveryReport report;
   const Status recovered = Recovery(context, report).run();
   if (!recovered.is_ok()) return recovered;
   context.tier.set_fixed_bytes(context.tier.fixed_bytes() + report.unknown_bytes);
+  report.uses_bytes_max = reserve_uses_room(context);
+  const std::uint64_t uses_bytes = context.store_directory.uses_bytes();
+  // Of a larger cap: close() writes a smaller one.
+  if (uses_bytes > report.uses_bytes_max && !context.store_directory.remove_uses().is_ok()) {
+    context.tier.set_fixed_bytes(context.tier.fixed_bytes() + uses_bytes);
+  }
   limit_recovered_pins(context);
   const Status shrunk = shrink_to_cap(context, report);
   if (!shrunk.is_ok()) return shrunk;

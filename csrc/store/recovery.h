@@ -13,6 +13,7 @@
 #include "store/block_life.h"
 #include "store/disk_tier.h"
 #include "store/namespace_registry.h"
+#include "store/reuse_history.h"
 
 namespace kvtier::store {
 
@@ -24,6 +25,7 @@ struct RecoveryReport {
   std::uint64_t num_unknown_files = 0;    // Of other format versions, or unreadable: left alone.
   std::uint64_t unknown_bytes = 0;        // Allocated by those; they count against the cap.
   std::uint64_t num_shrunk_blocks = 0;    // Given up for a smaller cap.
+  std::uint64_t uses_bytes_max = 0;       // What a uses file may allocate.
   /// Emptied for a smaller cap: to be left once the blocks moved out of them are durable.
   std::vector<std::uint16_t> segments_to_leave;
 };
@@ -34,6 +36,7 @@ struct RecoveryContext {
   BlockLife& life;
   DiskTier& tier;
   NamespaceRegistry& namespaces;
+  ReuseHistory* history;  // To go on where an earlier run left it; null: none is kept.
   std::function<void(const char* level, const std::string& text)> log;
   /// How the last run ended; by now the superblock on disk says "not closed" already.
   bool is_clean = true;
@@ -45,8 +48,9 @@ Result<RecoveryReport> recover(RecoveryContext& context);
 /// Ends pins beyond what the tier allows, latest first. Called by recover().
 void limit_recovered_pins(RecoveryContext& context);
 
-/// Makes the tier fit a smaller cap: gives up the least valuable segments, keeping pinned blocks
-/// and ancestors of kept blocks by moving them. Called by recover().
+/// Makes the tier fit a smaller cap: gives up the segments with the least that is worth keeping,
+/// and moves what is worth most of the rest, pinned blocks first, with its ancestors. Reads and
+/// writes at most as much as fits under the cap. Called by recover().
 Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report);
 
 }  // namespace kvtier::store

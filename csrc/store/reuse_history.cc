@@ -10,6 +10,8 @@ namespace {
 constexpr std::size_t kEntriesAtStart = 4096;
 constexpr std::uint32_t kUsesPerRefresh = 4096;
 constexpr std::uint8_t kUsesMax = 255;
+// So many keys in one bucket do not come by chance.
+constexpr int kBucketRecordsMax = 64;
 
 std::uint16_t fold_request(std::uint64_t hash) {
   hash *= 0x9e3779b97f4a7c15ull;
@@ -103,13 +105,72 @@ void ReuseHistory::replace(std::uint32_t position) {
 void ReuseHistory::append(Record added) {
   const bool is_whole_turn = head_ > 0 && (head_ & (records_.size() - 1)) == 0;
   if (is_whole_turn && records_.size() < num_entries_max_) grow();
-  std::uint32_t& newest = bucket(added.tag);
-  added.older = newest;
-  newest = head_;
-  record(head_) = added;
+  link(head_, added);
   ++head_;
   count_at_risk();
   if (head_ % kUsesPerRefresh == 0) model_.refresh();
+}
+
+void ReuseHistory::link(std::uint32_t position, Record added) {
+  std::uint32_t& newest = bucket(added.tag);
+  added.older = newest;
+  newest = position;
+  record(position) = added;
+}
+
+void ReuseHistory::forget(std::uint32_t key_tag) {
+  const std::uint32_t position = find(key_tag);
+  if (position == kNowhere) return;
+  replace(position);
+  record(position) = Record{};
+}
+
+void ReuseHistory::forget_keys() {
+  for (Record& each : records_) each = Record{};
+  std::fill(buckets_.begin(), buckets_.end(), kNowhere);
+}
+
+void ReuseHistory::save(format::UsesFile& file) const {
+  const auto num_uses = static_cast<std::uint32_t>(std::min<std::uint64_t>(head_, records_.size()));
+  file.num_calls = num_calls_;
+  file.counts = model_.counts();
+  file.uses.assign(num_uses, format::UseRecord{});
+  for (std::uint32_t i = 0; i < num_uses; ++i) {
+    const Record& use = records_[(head_ - num_uses + i) & (records_.size() - 1)];
+    if (use.num_uses == 0) continue;
+    file.uses[i] = {use.tag, use.request_tag, use.use_class, use.num_uses};
+  }
+}
+
+bool ReuseHistory::restore(const format::UsesFile& file) {
+  ReuseHistory restored(num_entries_max_);
+  const std::span<const format::UseRecord> uses =
+      std::span(file.uses).last(std::min<std::size_t>(file.uses.size(), num_entries_max_));
+  const bool has_classes = std::all_of(
+      uses.begin(), uses.end(), [](const auto& use) { return use.use_class < kNumUseClasses; });
+  if (!has_classes || !restored.model_.set_counts(file.counts)) return false;
+  restored.num_calls_ = file.num_calls;
+  restored.records_.assign(std::bit_ceil(std::max(uses.size(), kEntriesAtStart)), Record{});
+  restored.buckets_.assign(restored.records_.size(), kNowhere);
+  std::vector<std::uint8_t> num_in_buckets(restored.buckets_.size(), 0);
+  for (const format::UseRecord& use : uses) {
+    const std::uint32_t position = restored.head_++;
+    if (use.num_uses == 0) continue;
+    if (++num_in_buckets[use.key_tag & (num_in_buckets.size() - 1)] > kBucketRecordsMax) {
+      return false;
+    }
+    restored.link(position,
+                  Record{use.key_tag, kNowhere, use.request_tag, use.use_class, use.num_uses});
+  }
+  // What has reached a step of age was counted there before.
+  for (std::size_t step = 0; step < kNumAgeSteps; ++step) {
+    const std::uint32_t begin = age_step_begin(step);
+    restored.num_counted_[step] = restored.head_ > begin ? restored.head_ - begin : 0;
+  }
+  // Fewer uses than that teach nothing yet, with or without a restart.
+  if (restored.head_ >= kUsesPerRefresh) restored.model_.refresh();
+  *this = std::move(restored);
+  return true;
 }
 
 void ReuseHistory::reclassify(std::uint32_t position, std::uint8_t use_class) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "format/uses_file.h"
 #include "store/block_entry.h"
 #include "store/reuse_model.h"
 
@@ -32,6 +33,10 @@ class ReuseHistory {
   /// request hashes are one use, whatever number of calls; with 0 each call is a use of what it
   /// names.
   void note(std::span<ChainUse> chain, std::size_t num_above, std::uint64_t request_hash);
+  /// Forgets that the key was used.
+  void forget(std::uint32_t key_tag);
+  /// Forgets all keys; what was learned of when keys come back stays.
+  void forget_keys();
   /// A larger store needs a longer memory: makes the bound at least 2 entries a stored block.
   void set_num_blocks(std::uint64_t num_blocks);
 
@@ -45,6 +50,12 @@ class ReuseHistory {
     return records_.size() * sizeof(Record) + buckets_.size() * sizeof(std::uint32_t);
   }
   std::uint64_t num_entries() const { return records_.size(); }
+
+  /// What a later process begins with: all of `file` but what is said of blocks and the store.
+  void save(format::UsesFile& file) const;
+  /// Begins anew where the history of an earlier process was saved. False, and nothing changed:
+  /// this cannot have come from one.
+  bool restore(const format::UsesFile& file);
 
   static constexpr std::uint64_t kEntriesMin = 1u << 17;
 
@@ -67,6 +78,7 @@ class ReuseHistory {
   std::uint32_t next_older(std::uint32_t position);
   void replace(std::uint32_t position);
   void append(Record added);
+  void link(std::uint32_t position, Record added);
   void reclassify(std::uint32_t position, std::uint8_t use_class);
   void count_at_risk();
   void grow();

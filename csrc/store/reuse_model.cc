@@ -17,6 +17,8 @@ constexpr float kTrust = 50;
 // old, and among equals the younger is.
 constexpr float kPriorOnce = 0.001f;
 constexpr float kPriorAgain = 0.05f;
+// No store lives long enough to count further.
+constexpr float kCountMax = 1e9f;
 
 constexpr std::array<std::uint32_t, kNumAgeSteps + 1> make_step_begins() {
   std::array<std::uint32_t, kNumAgeSteps + 1> begins{};
@@ -77,6 +79,34 @@ void ReuseModel::refresh() {
     ranks_[cells_[rank]] = static_cast<std::uint16_t>(rank);
   }
   ++generation_;
+}
+
+std::vector<format::ReuseCount> ReuseModel::counts() const {
+  std::vector<format::ReuseCount> counts;
+  for (std::size_t cell = 0; cell < kNumCells; ++cell) {
+    // What was taken back after it had faded is a little below zero.
+    const float at_risk = std::max(0.0f, at_risk_[cell / kNumAgeSteps][cell % kNumAgeSteps]);
+    const float returns = returns_[cell / kNumAgeSteps][cell % kNumAgeSteps];
+    if (at_risk == 0 && returns == 0) continue;
+    counts.push_back({static_cast<std::uint16_t>(cell), at_risk, returns});
+  }
+  return counts;
+}
+
+bool ReuseModel::set_counts(std::span<const format::ReuseCount> counts) {
+  const bool is_sound = std::all_of(counts.begin(), counts.end(), [](const auto& count) {
+    // Not so for a NaN either.
+    return count.cell < kNumCells && count.at_risk >= 0 && count.at_risk <= kCountMax &&
+           count.returns >= 0 && count.returns <= kCountMax;
+  });
+  if (!is_sound) return false;
+  at_risk_ = {};
+  returns_ = {};
+  for (const format::ReuseCount& count : counts) {
+    at_risk_[count.cell / kNumAgeSteps][count.cell % kNumAgeSteps] = count.at_risk;
+    returns_[count.cell / kNumAgeSteps][count.cell % kNumAgeSteps] = count.returns;
+  }
+  return true;
 }
 
 /// The value of a cell is the best ratio, over all times to give up, of the chance that the block

@@ -4,7 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include "format/uses_file.h"
 #include "store/use_class.h"
 
 namespace kvtier::store {
@@ -31,6 +34,11 @@ class ReuseModel {
   }
   /// Turns the counts into values, and lets old counts fade.
   void refresh();
+  /// The counts that are not zero, for a model of a later process.
+  std::vector<format::ReuseCount> counts() const;
+  /// Takes such counts in place of its own; values follow at the next refresh(). False, and nothing
+  /// taken: they are not counts.
+  bool set_counts(std::span<const format::ReuseCount> counts);
 
   static std::uint16_t cell_of(std::uint8_t use_class, std::uint32_t age) {
     return static_cast<std::uint16_t>(use_class * kNumAgeSteps + age_step_of(age));

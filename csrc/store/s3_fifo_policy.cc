@@ -12,6 +12,7 @@ namespace {
 // As in the paper: a tenth of the blocks, and two bits of uses.
 constexpr std::size_t kSmallShare = 10;
 constexpr std::uint16_t kUsesMax = 3;
+constexpr std::uint16_t kSmallUsesMax = 2;  // With more a block goes to the main queue.
 constexpr std::uint32_t kGhostsMin = 4096;
 
 class S3FifoPolicy final : public EvictionPolicy {
@@ -25,6 +26,14 @@ class S3FifoPolicy final : public EvictionPolicy {
     const bool is_known = ghosts_.find(tag).has_value();
     if (is_known) ghosts_.remove(tag);
     append(entry, is_known ? kMain : kSmall, 0);
+  }
+
+  /// What has been used so often would have gone to the main queue when it came up.
+  void insert_recovered(EntryIndex entry) override {
+    grow_ghosts();
+    const std::uint16_t uses = index_.at(entry).use.num_uses;
+    if (uses > kSmallUsesMax) return append(entry, kMain, 1);
+    append(entry, kSmall, uses);
   }
 
   /// The first touch comes from the call that stored the block, its chain's deepest block first:
@@ -54,7 +63,7 @@ class S3FifoPolicy final : public EvictionPolicy {
       const EntryIndex candidate = queues_[queue].oldest;
       if (candidate == kNoEntry) return kNoEntry;
       const std::uint16_t uses = index_.at(candidate).queue[tier_] >> 1;
-      if (queue == kSmall && uses > 2) {
+      if (queue == kSmall && uses > kSmallUsesMax) {
         move(candidate, kMain, 1);
       } else if (queue == kMain && uses > 1) {
         move(candidate, kMain, static_cast<std::uint16_t>(uses - 1));
@@ -71,6 +80,14 @@ class S3FifoPolicy final : public EvictionPolicy {
   std::size_t num_blocks() const override {
     return queues_[kSmall].num_blocks + queues_[kMain].num_blocks;
   }
+
+  std::uint8_t num_uses(EntryIndex entry) const override {
+    const std::uint16_t uses = index_.at(entry).queue[tier_] >> 1;
+    const bool is_main = queue_of(entry) == kMain;
+    return static_cast<std::uint8_t>(is_main ? kSmallUsesMax + 1 : uses);
+  }
+
+  float worth(EntryIndex entry) const override { return num_uses(entry) > kSmallUsesMax ? 1 : 0; }
 
  private:
   static constexpr std::uint16_t kSmall = 0;

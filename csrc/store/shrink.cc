@@ -2,8 +2,9 @@
 #include <algorithm>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
+#include <vector>
 
+#include "disk/segment_file.h"
 #include "memory/aligned_buffer.h"
 #include "store/pin_limit.h"
 #include "store/recovery.h"
@@ -19,12 +20,22 @@ class Shrink {
         life_(context.life),
         space_(context.life.space(TierId::kDisk)) {}
 
+  ~Shrink() {
+    close_segment(source_);
+    close_segment(target_);
+  }
+  Shrink(const Shrink&) = delete;
+  Shrink& operator=(const Shrink&) = delete;
+
   Status run(std::uint64_t excess_bytes) {
     count_pinned();
+    list_by_worth();
     choose_segments(excess_bytes);
     announce();
+    fill_room();
     mark_needed();
     for (const std::uint16_t doomed : report_.segments_to_leave) drop_unneeded(doomed);
+    list_spare();
     for (const std::uint16_t doomed : report_.segments_to_leave) {
       const Status moved = move_needed(doomed);
       if (!moved.is_ok()) return moved;
@@ -33,21 +44,52 @@ class Shrink {
   }
 
  private:
+  struct RankedBlock {
+    float worth;
+    std::uint32_t last_use;
+    EntryIndex entry;
+  };
+
+  const Segment& segment_of(EntryIndex entry) const {
+    return space_.slots.segment(life_.index().at(entry).slot(TierId::kDisk).segment_index);
+  }
+  bool is_doomed(EntryIndex entry) const { return !segment_of(entry).is_open; }
+
+  void list_by_worth() {
+    std::size_t index_end = 0;
+    life_.index().for_each([&](EntryIndex entry) {
+      const BlockEntry& block = life_.index().at(entry);
+      by_worth_.push_back({space_.policy_of(block).worth(entry), block.last_use, entry});
+      index_end = std::max(index_end, std::size_t{entry} + 1);
+    });
+    std::sort(by_worth_.begin(), by_worth_.end(), [](const RankedBlock& a, const RankedBlock& b) {
+      return a.worth != b.worth ? a.worth > b.worth : a.last_use > b.last_use;
+    });
+    is_needed_.assign(index_end, false);
+  }
+
+  /// The segments go that hold the least of what would be kept by worth alone, so that little has
+  /// to be moved; of equals those that were used least recently.
   void choose_segments(std::uint64_t excess_bytes) {
     struct Candidate {
-      double value;
+      double kept_share;
+      double mean_use;
       std::uint16_t segment_index;
     };
+    const std::vector<std::uint64_t> kept_bytes = sum_kept_bytes(excess_bytes);
     std::vector<Candidate> candidates;
     for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
       const Segment& segment = space_.slots.segment(s);
       if (!segment.is_present) continue;
-      const double value =
+      const double mean_use =
           segment.num_used == 0 ? 0.0 : static_cast<double>(segment.use_sum) / segment.num_used;
-      candidates.push_back({value, s});
+      const double kept_share = static_cast<double>(kept_bytes[s]) /
+                                static_cast<double>(context_.tier.charged_bytes_of(s));
+      candidates.push_back({kept_share, mean_use, s});
     }
-    std::sort(candidates.begin(), candidates.end(),
-              [](const Candidate& a, const Candidate& b) { return a.value < b.value; });
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+      return a.kept_share != b.kept_share ? a.kept_share < b.kept_share : a.mean_use < b.mean_use;
+    });
     std::uint64_t freed_bytes = 0;
     // First what pinned blocks can do without, then the rest.
     for (const bool keeps_room_for_pins : {true, false}) {
@@ -61,6 +103,58 @@ class Shrink {
         space_.slots.close_segment(candidate.segment_index);
       }
     }
+  }
+
+  /// Segments are large and the cap may be small: new ones take what the old ones leave of it. They
+  /// are made before the old ones go; where the device has no room for both, less is kept.
+  void fill_room() {
+    const std::uint64_t cap_bytes = context_.tier.options().cap_bytes;
+    std::uint64_t kept_bytes = context_.tier.charged_bytes();
+    for (const std::uint16_t doomed : report_.segments_to_leave) {
+      kept_bytes -= context_.tier.charged_bytes_of(doomed);
+    }
+    std::uint64_t room_bytes = cap_bytes - std::min(cap_bytes, kept_bytes);
+    for (const RankedBlock& ranked : by_worth_) {
+      if (!is_doomed(ranked.entry)) continue;
+      std::uint64_t& num_free = num_free_[segment_of(ranked.entry).class_index];
+      if (num_free > 0) {
+        --num_free;
+        continue;
+      }
+      const auto header =
+          context_.tier.plan_segment(segment_of(ranked.entry).class_index, room_bytes);
+      if (!header || !create_segment(*header)) return;
+      num_free = header->num_slots - 1;
+      room_bytes -= segment_charge_bytes(*header);
+    }
+  }
+
+  bool create_segment(const format::SegmentHeader& header) {
+    auto created = disk::create_segment_file(context_.directory, header, false);
+    if (!created.is_ok()) {
+      context_.log("warning", "cannot make a segment file for what the smaller disk cap leaves: " +
+                                  created.status().message());
+      return false;
+    }
+    context_.directory.close_file(created.value().fd);
+    context_.tier.adopt_existing_segment(header, created.value().allocated_bytes);
+    context_.tier.set_segment_id_next(header.segment_id + 1);
+    return true;
+  }
+
+  /// Of each segment, the slots of the blocks worth most that the smaller cap has room for.
+  std::vector<std::uint64_t> sum_kept_bytes(std::uint64_t excess_bytes) const {
+    std::vector<std::uint64_t> kept_bytes(space_.slots.segment_index_end(), 0);
+    const std::uint64_t segment_bytes = context_.tier.charged_bytes() - context_.tier.fixed_bytes();
+    std::uint64_t room_bytes = segment_bytes - std::min(segment_bytes, excess_bytes);
+    for (const RankedBlock& ranked : by_worth_) {
+      const SlotRef slot = life_.index().at(ranked.entry).slot(TierId::kDisk);
+      const std::uint64_t slot_bytes = space_.slots.slot_bytes(slot);
+      if (slot_bytes > room_bytes) break;
+      room_bytes -= slot_bytes;
+      kept_bytes[slot.segment_index] += slot_bytes;
+    }
+    return kept_bytes;
   }
 
   /// Whether the class's other open segments have a slot for each of its pinned blocks.
@@ -97,27 +191,52 @@ class Shrink {
                      " bytes: disk_bytes=" + std::to_string(context_.tier.options().cap_bytes));
   }
 
-  bool is_doomed(EntryIndex entry) const {
-    const std::uint16_t segment_index = life_.index().at(entry).slot(TierId::kDisk).segment_index;
-    return !space_.slots.segment(segment_index).is_open;
+  /// Pinned blocks, then by worth, each with its ancestors, as long as its class has slots. Of a
+  /// chain that does not fit the beginning is kept: blocks below a missing one serve nothing.
+  void mark_needed() {
+    std::unordered_map<ClassIndex, std::uint64_t> room;
+    for (std::uint16_t s = 0; s < space_.slots.segment_index_end(); ++s) {
+      const Segment& segment = space_.slots.segment(s);
+      if (segment.is_open) room[segment.class_index] += segment.num_slots();
+    }
+    for (const bool is_pinned_turn : {true, false}) {
+      for (const RankedBlock& ranked : by_worth_) {
+        const bool is_pinned = life_.index().at(ranked.entry).pin_count > 0;
+        if (is_pinned == is_pinned_turn) mark_chain(ranked.entry, room, is_pinned);
+      }
+    }
   }
 
-  /// Pinned blocks, kept blocks, and all ancestors of either.
-  void mark_needed() {
-    life_.index().for_each([this](EntryIndex entry) {
-      if (is_doomed(entry) && life_.index().at(entry).pin_count == 0) return;
-      for (EntryIndex at = entry; at != kNoEntry; at = life_.index().at(at).parent) {
-        if (!needed_.insert(at).second) break;
-      }
-    });
+  void mark_chain(EntryIndex last, std::unordered_map<ClassIndex, std::uint64_t>& room,
+                  bool is_pinned) {
+    if (!is_pinned && room[segment_of(last).class_index] == 0) return;
+    chain_.clear();
+    for (EntryIndex at = last; at != kNoEntry && !is_needed_[at];
+         at = life_.index().at(at).parent) {
+      chain_.push_back(at);
+    }
+    for (auto entry = chain_.rbegin(); entry != chain_.rend(); ++entry) {
+      std::uint64_t& num_free = room[segment_of(*entry).class_index];
+      if (num_free == 0 && !is_pinned) return;
+      is_needed_[*entry] = true;
+      num_free -= num_free > 0 ? 1 : 0;
+    }
   }
 
   void drop_unneeded(std::uint16_t doomed) {
     const Segment& segment = space_.slots.segment(doomed);
     for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
       const EntryIndex owner = segment.owners[i];
-      if (owner == kNoEntry || needed_.contains(owner)) continue;
+      if (owner == kNoEntry || is_needed_[owner]) continue;
       report_.num_shrunk_blocks += life_.remove_family(owner);
+    }
+  }
+
+  /// What may go from the segments that stay, the least worth last.
+  void list_spare() {
+    for (const RankedBlock& ranked : by_worth_) {
+      if (is_needed_[ranked.entry] || life_.index().at(ranked.entry).is_detached) continue;
+      spare_[segment_of(ranked.entry).class_index].push_back(ranked.entry);
     }
   }
 
@@ -127,11 +246,7 @@ class Shrink {
       const EntryIndex owner = segment.owners[i];
       if (owner == kNoEntry) continue;
       const auto target = find_room(owner, segment.class_index);
-      if (segment.owners[i] != owner) {  // It went while room was made.
-        if (target) space_.slots.release(*target);
-        continue;
-      }
-      if (!target) {
+      if (!target) {  // More is pinned than there are slots.
         report_.num_shrunk_blocks += life_.remove_family(owner);
         continue;
       }
@@ -162,37 +277,53 @@ class Shrink {
   }
 
   std::optional<SlotRef> find_room(EntryIndex owner, ClassIndex class_index) {
-    if (auto slot = space_.slots.reserve(class_index, owner)) return slot;
-    life_.hold(owner);
-    const EntryIndex victim = space_.policy(class_index).victim([this](EntryIndex candidate) {
-      return !is_doomed(candidate) && life_.is_evictable(candidate, TierId::kDisk);
-    });
-    if (victim != kNoEntry) {
-      life_.evict(victim, TierId::kDisk);
-      ++report_.num_shrunk_blocks;
+    std::vector<EntryIndex>& spare = spare_[class_index];
+    while (true) {
+      if (auto slot = space_.slots.reserve(class_index, owner)) return slot;
+      if (spare.empty()) return std::nullopt;
+      // Its descendants are not needed either, or it would be.
+      if (!life_.index().at(spare.back()).is_detached) {
+        report_.num_shrunk_blocks += life_.remove_family(spare.back());
+      }
+      spare.pop_back();
     }
-    life_.unhold(owner);
-    return space_.slots.reserve(class_index, owner);
   }
 
   Status copy_slot(SlotRef source, SlotRef target) {
     const std::uint64_t slot_bytes = space_.slots.slot_bytes(source);
     const AlignedBuffer room = make_aligned_buffer(slot_bytes);
     const std::span<std::byte> bytes(room.get(), slot_bytes);
-    const Status read = transfer(source, bytes, false);
-    return read.is_ok() ? transfer(target, bytes, true) : read;
+    auto read_fd = open_segment(source_, source.segment_index);
+    if (!read_fd.is_ok()) return read_fd.status();
+    const Status read = context_.directory.read_at(read_fd.value(), offset_of(source), bytes);
+    if (!read.is_ok()) return read;
+    auto write_fd = open_segment(target_, target.segment_index);
+    if (!write_fd.is_ok()) return write_fd.status();
+    return context_.directory.write_at(write_fd.value(), offset_of(target), bytes);
   }
 
-  Status transfer(SlotRef slot, std::span<std::byte> bytes, bool is_write) {
-    const format::SegmentHeader& header = context_.tier.header_of(slot.segment_index);
-    const std::string name = format::segment_file_name(header.segment_id);
-    auto fd = context_.directory.open_file(name, OpenFlags{});
-    if (!fd.is_ok()) return fd.status();
-    const std::uint64_t at = header.slot_offset_bytes(slot.slot_index);
-    const Status done = is_write ? context_.directory.write_at(fd.value(), at, bytes)
-                                 : context_.directory.read_at(fd.value(), at, bytes);
-    context_.directory.close_file(fd.value());
-    return done;
+  std::uint64_t offset_of(SlotRef slot) const {
+    return context_.tier.header_of(slot.segment_index).slot_offset_bytes(slot.slot_index);
+  }
+
+  struct OpenedSegment {
+    std::uint16_t segment_index = 0;
+    int fd = -1;
+  };
+
+  /// Blocks are moved segment by segment: one file each way stays open.
+  Result<int> open_segment(OpenedSegment& opened, std::uint16_t segment_index) {
+    if (opened.fd >= 0 && opened.segment_index == segment_index) return opened.fd;
+    close_segment(opened);
+    const std::uint32_t segment_id = context_.tier.header_of(segment_index).segment_id;
+    auto fd = context_.directory.open_file(format::segment_file_name(segment_id), OpenFlags{});
+    if (fd.is_ok()) opened = OpenedSegment{segment_index, fd.value()};
+    return fd;
+  }
+
+  void close_segment(OpenedSegment& opened) {
+    if (opened.fd >= 0) context_.directory.close_file(opened.fd);
+    opened.fd = -1;
   }
 
   RecoveryContext& context_;
@@ -200,7 +331,13 @@ class Shrink {
   BlockLife& life_;
   TierSpace& space_;
   std::unordered_map<ClassIndex, std::uint64_t> num_pinned_;
-  std::unordered_set<EntryIndex> needed_;
+  std::unordered_map<ClassIndex, std::uint64_t> num_free_;  // Slots of new segments.
+  std::vector<RankedBlock> by_worth_;                       // The most first.
+  std::vector<bool> is_needed_;                             // By entry.
+  std::vector<EntryIndex> chain_;                           // Scratch of mark_chain().
+  std::unordered_map<ClassIndex, std::vector<EntryIndex>> spare_;
+  OpenedSegment source_;
+  OpenedSegment target_;
   std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
 };
 

@@ -16,6 +16,7 @@
 #include "base/task.h"
 #include "disk/disk_engine.h"
 #include "disk/store_directory.h"
+#include "format/uses_file.h"
 #include "store/block_life.h"
 #include "store/disk_tier.h"
 #include "store/flow.h"
@@ -265,6 +266,8 @@ class Store::Impl {
   std::vector<store::BlockUse> note_uses(std::uint32_t namespace_index, EntryIndex above,
                                          std::span<const BlockKey> keys, std::uint64_t request_hash,
                                          bool is_chain);
+  void save_uses(Locked& locked, TimeNs deadline_ns);
+  Status remove_uses(Locked& locked, TimeNs deadline_ns);
   void choose_policies();
   void warn_of_small_tier();
   void warn_of_useless_disk();
@@ -387,6 +390,8 @@ class Store::Impl {
   bool is_watching_ = false;        // The presence of the directory is being checked.
   bool is_directory_lost_ = false;  // Gone; started anew as soon as no job runs.
   TimeNs watch_ns_ = 0;
+  std::uint64_t uses_bytes_max_ = 0;  // Of a uses file; room for two is charged.
+  bool has_uses_file_ = false;
 
   // Release when the flag is set in the child, acquire by its calls; no mutex may be taken there.
   std::atomic<bool> is_abandoned_{false};

@@ -111,7 +111,7 @@ Status Store::Impl::charge_namespaces() {
     table_bytes += namespaces_.at(i).description.size() + kRecordBytesMax;
   }
   const std::uint64_t own_bytes = 4 * kPageBytes + 2 * table_bytes;  // Lock and superblock as well.
-  const std::uint64_t fixed_bytes = own_bytes + stats_.unknown_file_bytes;
+  const std::uint64_t fixed_bytes = own_bytes + stats_.unknown_file_bytes + 2 * uses_bytes_max_;
   if (fixed_bytes <= disk_->fixed_bytes()) return Status::ok();
   const std::uint64_t charged = disk_->charged_bytes() - disk_->fixed_bytes() + fixed_bytes;
   if (charged > options_.disk_bytes) {

@@ -12,6 +12,8 @@ Status Store::Impl::make_removals_durable(Locked& locked, TimeNs deadline_ns) {
   disk_->commits().hurry_stale_pages();
   const Status durable = commit_and_sync(locked, deadline_ns);
   if (!durable.is_ok()) return durable;
+  // It tells that somebody used what is removed; close() writes one that does not.
+  if (Status removed = remove_uses(locked, deadline_ns); !removed.is_ok()) return removed;
   const auto is_gone = [this] {
     return disk_->num_removals() == 0 || disk_->health() == Health::kOff || is_failed_;
   };
@@ -57,11 +59,14 @@ Result<std::uint64_t> Store::Impl::erase(std::uint32_t namespace_index,
   std::uint64_t num_erased = 0;
   for (const BlockKey& key : keys) {
     const EntryIndex root = index_.find(namespace_index, key);
+    // What goes at somebody's wish leaves no trace: neither here nor in the next uses file.
+    history_.forget(store::key_tag_of(namespace_index, key));
     if (root == kNoEntry) continue;
     const auto members = index_.family(root);
     bool is_protected = false;
     for (const EntryIndex member : members) {
       const store::BlockEntry& block = index_.at(member);
+      history_.forget(store::key_tag_of(namespace_index, block.key));
       is_protected |= block.num_leases[0] > 0 || block.num_leases[1] > 0;
     }
     // A leased descendant needs its ancestors; what hangs beside it may go.
@@ -99,6 +104,7 @@ Result<Store::ClearResults> Store::Impl::clear(bool is_host, bool is_disk) {
   index_.for_each([this](EntryIndex entry) { life_.end_pins(entry); });
   if (is_host) drop_tier_copies(kHost, results.host);
   if (is_disk && disk_) {
+    history_.forget_keys();
     writes_->drop_backlog();  // Queued puts do not come back.
     drop_tier_copies(kDisk, results.disk);
     changed();

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::uint64_t kBacklogBytesMax = 256ull << 20;
 constexpr std::uint32_t kOpenFilesMax = 128;
-constexpr std::uint64_t kFixedBytesMin = 64ull << 10;
-constexpr std::uint64_t kFixedBytesMax = 4ull << 20;
+constexpr std::uint64_t kAllowanceBytesMin = 64ull << 10;
+constexpr std::uint64_t kAllowanceBytesMax = 4ull << 20;
 
 /// Descriptors for segment files: a quarter of what the process may open, at most kOpenFilesMax.
 std::uint32_t choose_open_files_max() {
@@ -201,6 +201,10 @@ Status Store::Impl::open_disk() {
                                                engine_options);
   store::DiskTierOptions tier_options;
   tier_options.cap_bytes = options_.disk_bytes;
+  // Some room for namespaces to come is kept from the segments: a full tier could not take one
+  // else.
+  tier_options.allowance_bytes =
+      std::clamp(options_.disk_bytes / 64, kAllowanceBytesMin, kAllowanceBytesMax);
   tier_options.alignment_bytes = alignment_bytes_;
   tier_options.stall_ns = options_.stall_ns;
   disk_ = std::make_unique<store::DiskTier>(
@@ -229,6 +233,7 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
       life_,
       *disk_,
       namespaces_,
+      options_.eviction == EvictionMode::kAdaptive ? &history_ : nullptr,
       [this](const char* level, const std::string& text) { log(level, text); },
       stats_.is_recovered_clean};
   // Written before anything else is: from here on an end without close() is an unclean one.
@@ -236,14 +241,13 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
   if (Status saved = store_directory_->save_superblock(false, generation_max); !saved.is_ok()) {
     return saved;
   }
-  // Some room for namespaces to come is kept from the segments: a full tier could not take one
-  // else.
-  const std::uint64_t allowance_bytes =
-      std::clamp(options_.disk_bytes / 64, kFixedBytesMin, kFixedBytesMax);
-  disk_->set_fixed_bytes(std::max(store_directory_->fixed_bytes(), allowance_bytes));
+  disk_->set_fixed_bytes(
+      std::max(store_directory_->fixed_bytes(), disk_->options().allowance_bytes));
   auto recovered = store::recover(context);
   if (!recovered.is_ok()) return recovered.status();
   report = recovered.value();
+  uses_bytes_max_ = report.uses_bytes_max;
+  has_uses_file_ = store_directory_->uses_bytes() > 0;
   stats_.recovered_blocks = report.num_blocks;
   stats_.recover_damaged_entries = report.num_damaged_entries;
   stats_.unknown_files = report.num_unknown_files;

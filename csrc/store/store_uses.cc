@@ -1,10 +1,43 @@
-// What the adaptive policy is told of requests, and warnings about tiers that serve nothing.
-// Guarded by the store's mutex.
+// What the adaptive policy is told of requests, what a later process is told, and warnings about
+// tiers that serve nothing. Guarded by the store's mutex.
 #include <algorithm>
 
 #include "store/store_impl.h"
+#include "store/use_class.h"
 
 namespace kvtier {
+namespace {
+
+/// The blocks on disk, the one used least recently first.
+std::vector<format::UsedBlock> list_used_blocks(const store::BlockIndex& index,
+                                                store::TierSpace& disk,
+                                                const store::ReuseHistory& history) {
+  std::vector<store::EntryIndex> entries;
+  entries.reserve(disk.stats.blocks);
+  index.for_each([&](store::EntryIndex entry) {
+    if (index.at(entry).is_resident(store::TierId::kDisk)) entries.push_back(entry);
+  });
+  std::sort(entries.begin(), entries.end(), [&index](store::EntryIndex a, store::EntryIndex b) {
+    const std::uint32_t use_a = index.at(a).last_use, use_b = index.at(b).last_use;
+    return use_a != use_b ? use_a < use_b : a < b;
+  });
+  std::vector<format::UsedBlock> blocks;
+  blocks.reserve(entries.size());
+  for (const store::EntryIndex entry : entries) {
+    const store::BlockEntry& block = index.at(entry);
+    format::UsedBlock used{store::key_tag_of(block.namespace_index, block.key),
+                           history.now() - block.use.position, block.use.use_class,
+                           block.use.num_uses};
+    if (const auto num_uses = disk.policy_of(block).num_uses(entry); num_uses > 0) {
+      used.num_uses = num_uses;
+      used.use_class = store::use_level(num_uses);
+    }
+    blocks.push_back(used);
+  }
+  return blocks;
+}
+
+}  // namespace
 
 /// Notes a use of `keys`, stored or not, and of the chain from `above` up; stored entries learn
 /// what is known of them now. Returns the same for each key.
@@ -38,6 +71,30 @@ std::vector<store::BlockUse> Store::Impl::note_uses(std::uint32_t namespace_inde
   }
   for (std::size_t i = 0; i < keys.size(); ++i) uses[i] = chain[num_above + i].use;
   return uses;
+}
+
+/// For the next open, which does without where this fails.
+void Store::Impl::save_uses(Locked& locked, TimeNs deadline_ns) {
+  auto file = std::make_shared<format::UsesFile>();
+  file->store_id = store_directory_->superblock().store_id;
+  file->generation = disk_->generation();
+  file->blocks = list_used_blocks(index_, disk_space_, history_);
+  history_.save(*file);
+  if (!format::trim_uses_file(*file, uses_bytes_max_)) return;
+  const Status saved = run_task(locked, deadline_ns, [this, file] {
+    return store_directory_->save_uses(format::encode_uses_file(*file));
+  });
+  if (!saved.is_ok()) {
+    log("warning", "the next open will not know the uses of blocks: " + saved.message());
+  }
+}
+
+Status Store::Impl::remove_uses(Locked& locked, TimeNs deadline_ns) {
+  if (!has_uses_file_) return Status::ok();
+  Status removed =
+      run_task(locked, deadline_ns, [this] { return store_directory_->remove_uses(); });
+  has_uses_file_ = !removed.is_ok();
+  return removed;
 }
 
 void Store::Impl::choose_policies() {

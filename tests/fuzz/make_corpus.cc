@@ -16,6 +16,7 @@
 #include "format/segment_header.h"
 #include "format/slot_table.h"
 #include "format/superblock.h"
+#include "format/uses_file.h"
 
 namespace {
 
@@ -132,6 +133,22 @@ void write_namespace_tables(const std::filesystem::path& root) {
   folder.add("later-version", later_version);
 }
 
+void write_uses_files(const std::filesystem::path& root) {
+  const CorpusFolder folder(root, "uses_file_fuzz");
+  const auto encode = [](const UsesFile& file) {
+    const std::vector<std::byte> bytes = encode_uses_file(file);
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  folder.add("empty", encode({make_digest(1), 0, 0, {}, {}, {}}));
+  const std::string text = encode({make_digest(1),
+                                   41,
+                                   3,
+                                   {{1, 2, 3, 4}, {UINT32_MAX, UINT32_MAX, 127, 255}},
+                                   {{0, 1.5f, 0.5f}, {3071, 1e9f, 0}},
+                                   {{1, 2, 3, 4}, {}, {5, 6, 7, 8}}});
+  folder.add_with_damages("some", text);
+}
+
 }  // namespace
 
 int main(int num_arguments, char** arguments) {
@@ -143,5 +160,6 @@ int main(int num_arguments, char** arguments) {
   write_segment_headers(arguments[1]);
   write_slot_entries(arguments[1]);
   write_namespace_tables(arguments[1]);
+  write_uses_files(arguments[1]);
   return 0;
 }

@@ -49,15 +49,23 @@ def open_store(disk_folder: Path) -> Iterator[Callable[..., "kvtier.BlockStore"]
         store.close()
 
 
-@pytest.fixture(params=["host", "disk", "both"])
+@pytest.fixture(params=["auto", "threads"])
+def io(request: pytest.FixtureRequest) -> str:
+    """Each I/O engine (E14): "auto" is the ring where the machine permits it."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["host", "disk", "disk-threads", "both"])
 def store(
     request: pytest.FixtureRequest,
     open_store: Callable[..., "kvtier.BlockStore"],
     disk_folder: Path,
 ) -> "kvtier.BlockStore":
-    """One store with each arrangement of tiers."""
+    """One store with each arrangement of tiers, and the disk with each I/O engine."""
     if request.param == "host":
         return open_store()
     if request.param == "disk":
         return open_store(disk_folder / "store", host_bytes=0)
+    if request.param == "disk-threads":
+        return open_store(disk_folder / "store", host_bytes=0, io="threads")
     return open_store(disk_folder / "store")

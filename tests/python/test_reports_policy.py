@@ -9,6 +9,7 @@ from payload import canary, payloads
 from store_setup import OpenStore, namespace_of
 
 import kvtier
+from kvtier.cli.main import main
 
 BLOCK_BYTES = 4096
 
@@ -48,20 +49,73 @@ def fill_disk(store: kvtier.BlockStore, ns: kvtier.Namespace) -> int:
     raise AssertionError("the disk never filled")
 
 
+NUM_HOT = 13
+HOT_BLOCKS = 4
+
+
+def use_hot(ns: kvtier.Namespace, name: str) -> int:
+    """Uses each hot prompt once; returns the hits."""
+    return sum(use_chain(ns, hot, HOT_BLOCKS, f"{name} {hot}") for hot in range(NUM_HOT))
+
+
+def fill_with_hot_and_one_shots(ns: kvtier.Namespace, num_one_shots: int) -> None:
+    """Hot prompts are put first and used all the time, a few one-shots come last."""
+    for round_number in range(3):
+        use_hot(ns, f"hot {round_number}")
+    for one_shot in range(num_one_shots):
+        use_chain(ns, 100 + one_shot, 8, f"once {one_shot}")
+        if one_shot % 5 == 0 and one_shot + 5 < num_one_shots:
+            assert use_hot(ns, f"between {one_shot}") == NUM_HOT * HOT_BLOCKS
+
+
+@pytest.mark.parametrize("eviction", ["adaptive", "lru", "s3fifo"])
+@pytest.mark.parametrize("disk_bytes", ["4MiB", "1MiB"])
 def test_hot_prompts_survive_a_smaller_budget_and_one_shots_do_not_c3(
+    open_store: OpenStore, disk_folder: Path, eviction: str, disk_bytes: str
+) -> None:
+    sizes = {"host_bytes": 0, "eviction": eviction}
+    store = open_store(disk_folder / "s", disk_bytes="8MiB", **sizes)
+    ns = namespace_of(store, block_bytes=BLOCK_BYTES)
+    fill_with_hot_and_one_shots(ns, 600)
+    assert store.stats()["tiers"]["disk"]["bytes_used"] > 6 << 20  # type: ignore[index]
+    if eviction == "adaptive":  # The one-shots filled the room there was, and then no more.
+        assert store.stats()["tiers"]["disk"]["inserted"] < 2100  # type: ignore[index]
+    store.close()
+    store = open_store(disk_folder / "s", disk_bytes=disk_bytes, **sizes)
+    ns = namespace_of(store, block_bytes=BLOCK_BYTES)
+    assert use_hot(ns, "again") == NUM_HOT * HOT_BLOCKS
+
+
+@pytest.mark.parametrize("eviction", ["adaptive", "lru", "s3fifo"])
+def test_hot_prompts_outlive_a_restart_and_new_one_shots_c3(
+    open_store: OpenStore, disk_folder: Path, eviction: str
+) -> None:
+    sizes = {"host_bytes": 0, "disk_bytes": "4MiB", "eviction": eviction}
+    store = open_store(disk_folder / "s", **sizes)
+    ns = namespace_of(store, block_bytes=BLOCK_BYTES)
+    fill_with_hot_and_one_shots(ns, 300)
+    store.close()
+    store = open_store(disk_folder / "s", **sizes)
+    ns = namespace_of(store, block_bytes=BLOCK_BYTES)
+    for turn in range(2):  # A full disk takes no first uses under the adaptive policy.
+        for one_shot in range(25):
+            use_chain(ns, 10_000 + one_shot, 8, f"turn {turn} {one_shot}")
+    assert store.stats()["tiers"]["disk"]["evicted"] > 0  # type: ignore[index]
+    assert use_hot(ns, "again") == NUM_HOT * HOT_BLOCKS
+
+
+def test_a_uses_file_has_the_modes_of_all_files_and_goes_with_a_wipe_c3(
     open_store: OpenStore, disk_folder: Path
 ) -> None:
-    store = open_store(disk_folder / "s", host_bytes=0, disk_bytes="8MiB")
-    ns = namespace_of(store, block_bytes=BLOCK_BYTES)
-    for round_number in range(3):
-        for hot in range(13):
-            use_chain(ns, hot, 4, f"hot {round_number} {hot}")
-    for one_shot in range(100, 700):
-        use_chain(ns, one_shot, 8, f"once {one_shot}")
-    for hot in range(13):
-        assert use_chain(ns, hot, 4, f"again {hot}") == 4
-    num_written = store.stats()["tiers"]["disk"]["inserted"]  # type: ignore[index]
-    assert num_written < 2100  # The one-shots filled the room there was, and then no more.
+    store = open_store(disk_folder / "s", host_bytes=0, disk_bytes="4MiB")
+    fill_with_hot_and_one_shots(namespace_of(store, block_bytes=BLOCK_BYTES), 10)
+    store.close()
+    uses_file = disk_folder / "s" / "kvtier.uses"
+    assert uses_file.stat().st_mode & 0o777 == 0o600
+    assert main(["inspect", str(disk_folder / "s")]) == 0
+    assert main(["verify", str(disk_folder / "s")]) == 0
+    assert main(["wipe", "--yes", str(disk_folder / "s")]) == 0
+    assert list((disk_folder / "s").iterdir()) == []
 
 
 @pytest.mark.parametrize("eviction", ["adaptive", "lru", "s3fifo"])

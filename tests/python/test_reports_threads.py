@@ -1,8 +1,10 @@
 """Many threads on one store, the data they may hand over, and that the interpreter goes on."""
 
 import array
+import statistics
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -174,3 +176,49 @@ def test_the_interpreter_goes_on_during_a_call_g11(
         is_over.set()
         ticker.join()
     assert ticks_in_call > 0
+
+
+def run_and_wait_s() -> tuple[float, float]:
+    """Seconds that the calling thread ran, and that it was ready but had no CPU."""
+    text = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text("ascii")
+    run_ns, wait_ns, _ = map(int, text.split())
+    return run_ns / 1e9, wait_ns / 1e9
+
+
+def test_a_counting_thread_loses_hardly_anything_to_a_get_g11(
+    open_store: OpenStore, disk_folder: Path, io: str
+) -> None:
+    """Of its time neither running nor waiting for a CPU, which leaves waiting for the lock of the
+    interpreter. The median of many gets: other threads of the test run hold it now and then."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("the kernel keeps no time of threads")
+    store = open_store(disk_folder / "store", host_bytes=0, disk_bytes="256MiB", io=io)
+    ns = namespace_of(store, block_bytes=1 << 20, block_tokens=1)
+    keys = ns.keys(range(64))
+    assert ns.put(keys, payloads(keys, 0, 1 << 20)).num_accepted == 64
+    store.flush()
+    out = np.empty((64, 1 << 20), dtype=np.uint8)
+    is_over = threading.Event()
+    lost_shares: list[float] = []
+
+    def count() -> None:
+        num_counted = 0
+        while not is_over.is_set():
+            start_s, (run_s, wait_s) = time.perf_counter(), run_and_wait_s()
+            while time.perf_counter() - start_s < 0.05:
+                num_counted += 1
+            end_run_s, end_wait_s = run_and_wait_s()
+            taken_s = time.perf_counter() - start_s
+            lost_shares.append(1 - (end_run_s - run_s + end_wait_s - wait_s) / taken_s)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    try:
+        for _ in range(16):  # 1 GiB.
+            assert ns.get(keys, out).num_blocks == 64
+        while len(lost_shares) < 3:
+            assert ns.get(keys, out).num_blocks == 64
+    finally:
+        is_over.set()
+        counter.join()
+    assert statistics.median(lost_shares) < 0.05

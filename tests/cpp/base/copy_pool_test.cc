@@ -164,8 +164,7 @@ TEST_CASE("its threads are named, and leave signals to the application") {
 
 TEST_CASE("the default leaves one CPU to the application") {
   const std::uint32_t num_threads = CopyPool::default_num_threads();
-  CHECK(num_threads >= 1);
-  CHECK(num_threads <= std::max(1u, std::thread::hardware_concurrency()));
+  CHECK(num_threads < std::max(1u, std::thread::hardware_concurrency()));
 }
 
 }  // namespace

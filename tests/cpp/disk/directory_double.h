@@ -18,6 +18,7 @@ namespace kvtier::testing {
 struct DirectoryHooks {
   std::function<Status(const std::string& name, const OpenFlags& flags)> on_open;
   std::function<Status(const std::string& name)> on_remove;
+  std::function<Status(const std::string& source)> on_rename;
   std::function<Status(const std::string& name)> on_write;
   std::function<Status(const std::string& name, std::uint64_t offset_bytes)> on_read;
   std::function<Status()> on_allocate;
@@ -56,7 +57,8 @@ class DirectoryDouble final : public Directory {
     return refused.is_ok() ? inner_->remove_file(name) : refused;
   }
   Status rename_file(const std::string& source, const std::string& target) override {
-    return inner_->rename_file(source, target);
+    Status refused = hooks_->on_rename ? hooks_->on_rename(source) : Status::ok();
+    return refused.is_ok() ? inner_->rename_file(source, target) : refused;
   }
   Result<std::vector<std::string>> list_files() override { return inner_->list_files(); }
   Result<FileStat> stat_file(const std::string& name) override { return inner_->stat_file(name); }

@@ -3,7 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "base/random.h"
@@ -107,4 +109,99 @@ TEST_CASE("steps of age cover every age once") {
     if (step > 0) CHECK(age_step_of(age_step_begin(step) - 1) == step - 1);
   }
   CHECK(age_step_of(UINT32_MAX) == kNumAgeSteps - 1);
+}
+
+TEST_CASE("a history that was saved goes on as if there had been no restart") {
+  for (const std::uint32_t num_requests : {3u, 700u, 3000u, 40000u}) {
+    CAPTURE(num_requests);
+    ReuseHistory before;
+    Random random(num_requests);
+    const auto use_some = [&random](std::uint64_t request) {
+      const auto first = static_cast<std::uint32_t>(random.below(400) * 16);
+      return std::tuple(first, 1 + random.below(12), random.below(3) == 0 ? 0 : request);
+    };
+    for (std::uint64_t request = 1; request <= num_requests; ++request) {
+      const auto [first, num_blocks, hash] = use_some(request);
+      note(before, first, num_blocks, hash);
+    }
+    format::UsesFile file;
+    before.save(file);
+    ReuseHistory after;
+    REQUIRE(after.restore(file));
+    // Values were learned, or not yet, as before.
+    const bool has_learned = before.model().generation() > 1;
+    CHECK((after.model().generation() > 1) == has_learned);
+    for (std::uint64_t request = 1; request <= 3000; ++request) {
+      const auto [first, num_blocks, hash] = use_some(1'000'000 + request);
+      const auto one = note(before, first, num_blocks, hash);
+      const auto other = note(after, first, num_blocks, hash);
+      for (std::size_t i = 0; i < one.size(); ++i) {
+        REQUIRE(one[i].num_uses == other[i].num_uses);
+        REQUIRE(one[i].use_class == other[i].use_class);
+        REQUIRE(before.now() - one[i].position == after.now() - other[i].position);
+      }
+    }
+    CHECK(before.model().counts().size() == after.model().counts().size());
+  }
+}
+
+TEST_CASE("a shorter part of a history still knows its last uses") {
+  ReuseHistory before;
+  for (std::uint64_t request = 1; request <= 5000; ++request) {
+    note(before, static_cast<std::uint32_t>(request), 1, request);
+  }
+  format::UsesFile file;
+  before.save(file);
+  file.uses.erase(file.uses.begin(), file.uses.end() - 100);
+  ReuseHistory after;
+  REQUIRE(after.restore(file));
+  CHECK(after.now() == 100);
+  CHECK(note(after, 4901, 1, 1'000'000)[0].num_uses == 2);
+  CHECK(note(after, 4900, 1, 1'000'001)[0].num_uses == 1);
+}
+
+TEST_CASE("what no history can have saved is refused, and changes nothing") {
+  ReuseHistory history;
+  note(history, 10, 3, 77);
+  format::UsesFile file;
+  history.save(file);
+  const auto refused = [&history](format::UsesFile changed) {
+    CHECK_FALSE(history.restore(changed));
+    CHECK(history.now() == 3);
+  };
+  format::UsesFile changed = file;
+  changed.uses[0].use_class = kNumUseClasses;
+  refused(changed);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float count : {nan, infinity, -1.0f, 1e10f}) {
+    changed = file;
+    changed.counts = {{0, count, 0}};
+    refused(changed);
+    changed.counts = {{0, 0, count}};
+    refused(changed);
+  }
+  changed.counts = {{ReuseModel::kNumCells, 1, 0}};
+  refused(changed);
+  changed = file;
+  for (std::uint32_t i = 0; i < 65; ++i) changed.uses.push_back({i << 20, 1, 0, 1});
+  refused(changed);  // All in one bucket.
+  CHECK(history.restore(file));
+}
+
+TEST_CASE("forgotten keys are new, and a saved history does not name them") {
+  ReuseHistory history;
+  note(history, 10, 3, 77);
+  history.forget(11);
+  CHECK(note(history, 10, 1, 78)[0].num_uses == 2);
+  CHECK(note(history, 11, 1, 79)[0].num_uses == 1);
+  history.forget(11);
+  history.forget(999);
+  format::UsesFile file;
+  history.save(file);
+  for (const format::UseRecord& use : file.uses) CHECK(use.key_tag != 11);
+  history.forget_keys();
+  history.save(file);
+  for (const format::UseRecord& use : file.uses) CHECK(use == format::UseRecord{});
+  CHECK(note(history, 10, 1, 80)[0].num_uses == 1);
 }

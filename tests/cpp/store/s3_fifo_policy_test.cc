@@ -74,3 +74,24 @@ TEST_CASE("leaves go before their parents, and a search ends when all are in use
   CHECK(fixture.victim() == kNoEntry);
   CHECK(fixture.policy->num_blocks() == 0);
 }
+
+TEST_CASE(
+    "what an earlier process used three times outlives what it used less, and is counted so") {
+  Fixture fixture;
+  std::vector<EntryIndex> entries;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const EntryIndex entry = fixture.index.insert(0, key_of(i), kNoEntry);
+    fixture.index.at(entry).use.num_uses = static_cast<std::uint8_t>(4 - i);
+    fixture.policy->insert_recovered(entry);
+    entries.push_back(entry);
+  }
+  CHECK(fixture.policy->num_uses(entries[0]) == 3);
+  CHECK(fixture.policy->num_uses(entries[1]) == 3);
+  CHECK(fixture.policy->num_uses(entries[2]) == 2);
+  CHECK(fixture.policy->num_uses(entries[3]) == 1);
+  CHECK(fixture.policy->worth(entries[1]) > fixture.policy->worth(entries[2]));
+  for (const std::size_t i : {2, 3, 0, 1}) {
+    REQUIRE(fixture.victim() == entries[i]);
+    fixture.drop(entries[i]);
+  }
+}
