@@ -1,0 +1,1 @@
+"""`kvtier bench serve`: an OpenAI-compatible vLLM under load, in each mode of kvtier."""
