@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import kvtier
+from kvtier.bench.serve.deadline import DeadlineError, within
 from kvtier.bench.serve.http_stream import ServerError, ServerUrl, fetch_text
 
 _HOST = "127.0.0.1"
@@ -69,10 +70,12 @@ class EngineProcess:
 
     async def wait_until_ready(self, timeout_s: float) -> None:
         """Raises ServerError, with the end of the log, when it ends or takes longer."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wait_for_health(), timeout_s)
-            return
-        raise ServerError(f"vLLM was not ready after {timeout_s:g} s (--start-s); {self._ending()}")
+        try:
+            await within(timeout_s, self._wait_for_health())
+        except DeadlineError as error:
+            raise ServerError(
+                f"vLLM was not ready after {timeout_s:g} s (--start-s); {self._ending()}"
+            ) from error
 
     def describe_end(self) -> str | None:
         """Says how the process ended; None while it runs."""
@@ -86,8 +89,8 @@ class EngineProcess:
 
     async def _wait_for_health(self) -> None:
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _LOOK_EACH_S)
+            with contextlib.suppress(DeadlineError):
+                await within(_LOOK_EACH_S, self._process.wait())
             ended = self.describe_end()
             if ended is not None:
                 raise ServerError(ended)
@@ -97,11 +100,13 @@ class EngineProcess:
                     return
 
     async def _stop(self) -> None:
-        self._signal(signal.SIGTERM)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _STOP_S_MAX)
-        # Also those that outlived the first process.
-        self._signal(signal.SIGKILL)
+        try:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(DeadlineError):
+                await within(_STOP_S_MAX, self._process.wait())
+        finally:
+            # Also those that outlived the first process, and when this wait was cancelled.
+            self._signal(signal.SIGKILL)
         await self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:

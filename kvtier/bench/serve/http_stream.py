@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from kvtier.bench.serve.deadline import DeadlineError, within
 from kvtier.errors import ConfigError
 
 # The first event of a stream may repeat all ids of a long prompt.
@@ -147,8 +148,8 @@ async def fetch_text(server: ServerUrl, path: str, *, timeout_s: float) -> tuple
             return answer.status, await answer.text()
 
     try:
-        return await asyncio.wait_for(fetch(), timeout_s)
-    except asyncio.TimeoutError as error:
+        return await within(timeout_s, fetch())
+    except DeadlineError as error:
         raise ServerError(f"{server}{path} did not answer within {timeout_s:g} s") from error
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvtier.bench.serve.completion import Answer, Client
+from kvtier.bench.serve.deadline import DeadlineError, within
 from kvtier.bench.serve.workload import Session, Turn
 
 
@@ -101,8 +102,8 @@ class _Load:
     async def _wait_for_arrival(self, turn: Turn) -> None:
         left_s = turn.arrival_s - (time.perf_counter() - self._started_s)
         if left_s > 0:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.failed.wait(), left_s)
+            with contextlib.suppress(DeadlineError):
+                await within(left_s, self.wait_for_failure())
 
     def _judge(self, answer: Answer) -> None:
         if answer.failure is None:

@@ -86,8 +86,8 @@ async def _measure_point(
             patient = dataclasses.replace(client, timeout_s=max(plan.start_s, plan.timeout_s))
             record = await run_load(patient, warm_up, concurrency=point.concurrency)
             _raise_error(record, server, "warm-up")
+        before = await settle(client)
         for run in range(plan.num_runs):
-            before = await settle(client)
             # One engine may serve several points: prompts come again within a run only.
             sessions = make_sessions(point.shape, point.number * plan.num_runs + run)
             record = await run_load(client, sessions, concurrency=point.concurrency)
@@ -100,6 +100,7 @@ async def _measure_point(
             result.runs.append(run_figures(record, counted, memory_bytes))
             if counted is not None:
                 result.counted.append(counted)
+            before = after
     except ServerError as error:
         ended = server.engine.describe_end() if server.engine else None
         result.error = f"{error}; {ended}" if ended and ended not in str(error) else str(error)
