@@ -98,7 +98,7 @@ def test_outputs_that_differ_are_seen(bench: Bench) -> None:
     assert status == 0
 
 
-def test_a_load_that_the_engine_keeps_measures_nothing(bench: Bench) -> None:
+def test_a_workload_that_the_engine_keeps_measures_nothing(bench: Bench) -> None:
     with serve(room_tokens=32_000) as (url, _):
         status, out, _ = bench("--url", f"cpu={url}", *SMALL)
     assert status == 1

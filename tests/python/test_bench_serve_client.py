@@ -9,8 +9,8 @@ from fake_openai_server import MODEL, SLOW_S, make_tokens, serve
 
 from kvtier.bench.serve.completion import Answer, Client
 from kvtier.bench.serve.http_stream import ServerError, ServerUrl, fetch_text
-from kvtier.bench.serve.load import LoadRecord, run_load
 from kvtier.bench.serve.workload import Session, Turn
+from kvtier.bench.serve.workload_run import WorkloadRecord, run_workload
 from kvtier.errors import ConfigError
 
 PROMPT = list(range(20, 60))
@@ -21,9 +21,9 @@ def ask(url: str, *, model: str = MODEL, timeout_s: float = 10.0) -> Answer:
     return asyncio.run(client.ask(PROMPT, 5))
 
 
-def load(
+def run_sessions(
     url: str, num_sessions: int, *, concurrency: int, timeout_s: float = 10.0, **kinds: object
-) -> LoadRecord:
+) -> WorkloadRecord:
     client = Client(server=ServerUrl.parse(url), model=MODEL, timeout_s=timeout_s)
     sessions = [
         Session(
@@ -32,7 +32,7 @@ def load(
         )
         for index in range(num_sessions)
     ]
-    return asyncio.run(run_load(client, sessions, concurrency=concurrency))
+    return asyncio.run(run_workload(client, sessions, concurrency=concurrency))
 
 
 def test_an_answer_has_its_tokens_and_its_times() -> None:
@@ -137,7 +137,7 @@ def test_the_interface_s_folder_may_stand_in_an_address() -> None:
 
 def test_no_more_requests_are_under_way_than_asked_for() -> None:
     with serve(behaviour="slow") as (url, state):
-        record = load(url, 6, concurrency=3)
+        record = run_sessions(url, 6, concurrency=3)
     assert record.error is None
     assert record.num_missing == 0
     assert len(record.asked) == record.num_requests == 12
@@ -146,7 +146,7 @@ def test_no_more_requests_are_under_way_than_asked_for() -> None:
 
 def test_sessions_take_turns() -> None:
     with serve() as (url, state):
-        load(url, 4, concurrency=1)
+        run_sessions(url, 4, concurrency=1)
     assert [it["prompt"] for it in state.asked] == [
         [100 + index, turn] for turn in range(2) for index in range(4)
     ]
@@ -154,23 +154,23 @@ def test_sessions_take_turns() -> None:
 
 def test_a_conversation_goes_on_from_its_answers() -> None:
     with serve() as (url, state):
-        load(url, 1, concurrency=1, is_conversation=True)
+        run_sessions(url, 1, concurrency=1, is_conversation=True)
     first, second = state.asked
     answer = make_tokens(first)
     assert second["prompt"] == [100, 0, *answer, 100, 1]
 
 
-def test_a_server_that_dies_ends_the_load_and_keeps_what_came() -> None:
+def test_a_server_that_dies_ends_the_run_and_keeps_what_came() -> None:
     with serve(behaviour="die:3") as (url, state):
-        record = load(url, 8, concurrency=1)
+        record = run_sessions(url, 8, concurrency=1)
     assert "ended in the middle" in str(record.error)
     assert record.num_missing == 16 - 3
     assert len(state.asked) == 4
 
 
-def test_a_server_that_stalls_ends_the_load() -> None:
+def test_a_server_that_stalls_ends_the_run() -> None:
     with serve(behaviour="stall:2") as (url, state):
-        record = load(url, 8, concurrency=2, timeout_s=0.3)
+        record = run_sessions(url, 8, concurrency=2, timeout_s=0.3)
     assert "the server stalls: 2 requests in a row" in str(record.error)
     assert record.num_timeouts == 2
     assert len(state.asked) <= 6

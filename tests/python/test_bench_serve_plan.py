@@ -60,6 +60,7 @@ def test_what_follows_two_dashes_goes_to_vllm_and_comes_last() -> None:
         (("--url", "cpu=http://h", "--modes", "off"), "off has no --url"),
         (("--url", "cpu=http://h", "--device-tokens", "9999"), "already take no --device-tokens"),
         (("--url", "cpu=http://h", "--", "--dtype", "float32"), "nothing after --"),
+        ((*STARTED, "--timeout-s", "0"), "timeout-s: 0 waits for nothing"),
         ((*STARTED, "--setting", "direct"), "write NAME=VALUE"),
         ((*STARTED, "--device-tokens", "5120"), "do not hold one request of 5,120"),
         ((*STARTED, "--trace", "file"), "with --workload trace only"),

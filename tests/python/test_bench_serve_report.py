@@ -10,11 +10,11 @@ import pytest
 from kvtier.bench.serve.articles import judge_order
 from kvtier.bench.serve.completion import Answer
 from kvtier.bench.serve.engine_metrics import EngineCounters
-from kvtier.bench.serve.load import AskedTurn, LoadRecord
 from kvtier.bench.serve.serve_figures import FIGURES, median_figures, run_figures
 from kvtier.bench.serve.serve_report import ModeResult, ServeReport
 from kvtier.bench.serve.serve_table import outputs_text, print_serve_report
 from kvtier.bench.serve.workload import Turn
+from kvtier.bench.serve.workload_run import AskedTurn, WorkloadRecord
 
 NAMES = {kind.name for kind in FIGURES}
 
@@ -25,8 +25,8 @@ def answer(ttft_s: float, *, tokens: tuple[int, ...] = (1, 2, 3)) -> Answer:
     )
 
 
-def record_of(*answers: Answer, num_requests: int | None = None) -> LoadRecord:
-    record = LoadRecord(num_requests=num_requests or len(answers), seconds=2.0)
+def record_of(*answers: Answer, num_requests: int | None = None) -> WorkloadRecord:
+    record = WorkloadRecord(num_requests=num_requests or len(answers), seconds=2.0)
     for index, it in enumerate(answers):
         turn = Turn(tokens=(1,), num_output_tokens=3, is_revisit=index % 2 == 1)
         record.asked[index, 0] = AskedTurn(turn=turn, answer=it)

@@ -1,4 +1,4 @@
-"""Loads: equal from equal seeds, new in each run, of the lengths that were asked for."""
+"""Workloads: equal from equal seeds, new in each run, of the lengths that were asked for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shape_of(kind: str, **changes: object) -> WorkloadShape:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_seed_and_a_run_give_one_load(kind: str) -> None:
+def test_a_seed_and_a_run_give_one_workload(kind: str) -> None:
     shape = shape_of(kind)
     assert make_sessions(shape, 1) == make_sessions(shape, 1)
     assert make_sessions(shape, 1) != make_sessions(shape, 2)
@@ -135,7 +135,7 @@ def test_a_trace_with_a_number_that_is_none_is_refused(
         ("trace", {}, "trace needs a file"),
     ],
 )
-def test_shapes_that_make_no_load_are_refused(
+def test_shapes_that_make_no_workload_are_refused(
     kind: str, changes: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):

@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 
 _DESCRIPTION = """\
-Measures an OpenAI-compatible vLLM under one load in each mode: off (no connector), cpu, disk and
-hybrid of kvtier, and vLLM's native offloading or LMCache where asked for. vLLM is started for each
-mode, or servers that run are named by --url. Each mode warms up, then runs the load several times,
-with new prompts each time; the table has medians of the runs, the articles' figures beside them,
-and whether all modes gave the same outputs. Clocks start before a request is sent; the first token
-is seen by streaming. Exit 1: a mode failed, nothing was evicted or loaded so that nothing was
-measured, or outputs differ in float32. What follows -- goes to `vllm serve`."""
+Measures an OpenAI-compatible vLLM under one workload in each mode: off (no connector), cpu, disk
+and hybrid of kvtier, and vLLM's native offloading or LMCache where asked for. vLLM is started for
+each mode, or servers that run are named by --url. Each mode warms up, then runs the workload a few
+times, with new prompts each time; the table has medians of the runs, the articles' figures beside
+them, and whether all modes gave the same outputs. Clocks start before a request is sent; the first
+token is seen by streaming. Exit 1: a mode failed or requests timed out; nothing was evicted, or
+nothing loaded, so that nothing was measured; outputs differ in float32. What follows -- goes to
+`vllm serve`. Rates are in 10^9 bytes, sizes take units such as 4GiB."""
 
 
 def add_serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `serve`, which sets `run`: a function of the arguments to exit code."""
     parser = commands.add_parser(
-        "serve", help="a vLLM under load in each mode, side by side", description=_DESCRIPTION
+        "serve",
+        help="a vLLM under one workload in each mode, side by side",
+        description=_DESCRIPTION,
     )
     _add_servers(parser)
     _add_workload(parser)
@@ -74,7 +77,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "load; defaults in brackets: random, conversations, documents"
+        "workload; defaults in brackets: random, conversations, documents"
     )
     group.add_argument(
         "--workload",
@@ -149,7 +152,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--sweep",
         metavar="AXIS=A,B,…",
-        help="concurrency, input-tokens, io-threads, or device-share (of the load's tokens)",
+        help="concurrency, input-tokens, io-threads, or device-share (of the workload's tokens)",
     )
     group.add_argument("--output", metavar="FILE", help="JSON, written anew after each mode")
     group.add_argument("--plot", metavar="FILE", help="also draw into FILE (.png)")

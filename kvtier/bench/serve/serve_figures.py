@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvtier.bench.report import GB, percentile
 from kvtier.bench.serve.engine_metrics import TIERS, EngineCounters
-from kvtier.bench.serve.load import AskedTurn, LoadRecord
+from kvtier.bench.serve.workload_run import AskedTurn, WorkloadRecord
 
 Figures = Mapping[str, float | None]
 """By the names of FIGURES; None where there is nothing to measure it by."""
@@ -65,7 +65,7 @@ FIGURES = (
 
 
 def run_figures(
-    record: LoadRecord, counted: EngineCounters | None, memory_bytes: int | None
+    record: WorkloadRecord, counted: EngineCounters | None, memory_bytes: int | None
 ) -> Figures:
     """Returns the figures of a run. `counted`: what the engine counted in it."""
     return {
@@ -86,7 +86,7 @@ def median_figures(runs: Sequence[Figures]) -> Figures:
     return medians
 
 
-def _time_figures(record: LoadRecord) -> dict[str, float | None]:
+def _time_figures(record: WorkloadRecord) -> dict[str, float | None]:
     asked = [it for it in record.asked.values() if it.answer.failure is None or _has_waited(it)]
     first = [_ttft_s(it) for it in asked]
     per_token = [it.answer.tpot_s for it in asked if it.answer.tpot_s is not None]

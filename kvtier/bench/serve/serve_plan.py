@@ -87,6 +87,8 @@ class ServePlan:
             raise ConfigError("model: vLLM has to be told which; give --model, or --url MODE=URL")
         if not self.urls and self.folder is None and set(self.modes) & set(DISK_MODES):
             raise ConfigError("path: modes disk and hybrid need a folder on an SSD; give --path")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"timeout-s: {self.timeout_s:g} waits for nothing; give more than 0")
         if self.sweep is not None:
             num_sessions = len(make_sessions(self.points[0].shape, 0))
             self.sweep.check(modes=self.modes, has_urls=bool(self.urls), num_sessions=num_sessions)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from kvtier.bench.serve import articles
 from kvtier.bench.serve.engine_metrics import EngineCounters
-from kvtier.bench.serve.load import LoadRecord
 from kvtier.bench.serve.serve_figures import Figures, median_figures
 from kvtier.bench.serve.serve_mode import DISK, KVTIER_MODES, OFF
 from kvtier.bench.serve.sweep import format_value
+from kvtier.bench.serve.workload_run import WorkloadRecord
 
 Outputs = Mapping[tuple[int, int, int], tuple[int, ...] | str]
 """By (run, session, turn)."""
@@ -32,7 +32,7 @@ class ModeResult:
     def figures(self) -> Figures:
         return median_figures(self.runs) if self.runs else {}
 
-    def add_run(self, run: int, record: LoadRecord) -> None:
+    def add_run(self, run: int, record: WorkloadRecord) -> None:
         """Takes in the answers of a run that was not ended early."""
         for (session, turn), asked in record.asked.items():
             if asked.answer.failure is None:

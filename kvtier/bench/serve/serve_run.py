@@ -1,4 +1,4 @@
-"""Measures modes one after the other: starts or finds a server, warms it up, runs the load.
+"""Measures modes one after the other: starts or finds a server, warms it up, runs the workload.
 
 Used from one event loop.
 """
@@ -16,13 +16,13 @@ from pathlib import Path
 from kvtier.bench.serve.completion import Client
 from kvtier.bench.serve.engine_process import EngineProcess, engine_environment, find_packages
 from kvtier.bench.serve.http_stream import ServerError, ServerUrl, fetch_text
-from kvtier.bench.serve.load import LoadRecord, run_load
 from kvtier.bench.serve.serve_figures import run_figures
 from kvtier.bench.serve.serve_mode import DISK_MODES, ModeLaunch, make_launch
 from kvtier.bench.serve.serve_plan import Point, ServePlan
 from kvtier.bench.serve.serve_report import ModeResult, ServeReport
 from kvtier.bench.serve.settling import settle
 from kvtier.bench.serve.workload import make_sessions, make_warm_up
+from kvtier.bench.serve.workload_run import WorkloadRecord, run_workload
 
 _MODEL_S_MAX = 30.0
 _COMMAND = ("-m", "vllm.entrypoints.cli.main", "serve")
@@ -84,13 +84,13 @@ async def _measure_point(
             warm_up = make_warm_up(point.shape, plan.num_warm_up, point.number)
             # Starting may compile or allocate, for longer than any answer may take.
             patient = dataclasses.replace(client, timeout_s=max(plan.start_s, plan.timeout_s))
-            record = await run_load(patient, warm_up, concurrency=point.concurrency)
+            record = await run_workload(patient, warm_up, concurrency=point.concurrency)
             _raise_error(record, server, "warm-up")
         before = await settle(client)
         for run in range(plan.num_runs):
             # One engine may serve several points: prompts come again within a run only.
             sessions = make_sessions(point.shape, point.number * plan.num_runs + run)
-            record = await run_load(client, sessions, concurrency=point.concurrency)
+            record = await run_workload(client, sessions, concurrency=point.concurrency)
             _say(f"{result.mode}: run {run + 1} of {plan.num_runs}: {record.seconds:.1f} s")
             _raise_error(record, server, f"run {run + 1}")
             after = await settle(client)
@@ -106,7 +106,7 @@ async def _measure_point(
         result.error = f"{error}; {ended}" if ended and ended not in str(error) else str(error)
 
 
-def _raise_error(record: LoadRecord, server: Server, what: str) -> None:
+def _raise_error(record: WorkloadRecord, server: Server, what: str) -> None:
     if record.error is not None:
         num_whole = record.num_requests - record.num_missing
         raise ServerError(

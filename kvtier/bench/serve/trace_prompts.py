@@ -29,7 +29,7 @@ class PromptPart:
 
 @dataclass(frozen=True, kw_only=True)
 class TracePrompt:
-    """One request of the trace, in tokens of the load."""
+    """One request of the trace, in tokens of the workload."""
 
     parts: tuple[PromptPart, ...]
     num_output_tokens: int

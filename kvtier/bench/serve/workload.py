@@ -1,4 +1,4 @@
-"""Requests of a load, made from a seed: the same in every process and for every mode. Pure."""
+"""Requests of a workload, made from a seed: the same in every process and for every mode. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadShape:
-    """What a load is made of. Tokens are those of one request."""
+    """What a workload is made of. Tokens are those of one request."""
 
     kind: str
     num_prompts: int
@@ -96,7 +96,7 @@ DEFAULTS = {
 
 
 def make_sessions(shape: WorkloadShape, run: int) -> list[Session]:
-    """Returns the load of a run: of equal shape in all, of other tokens in each.
+    """Returns the requests of a run: of equal shape in all, of other tokens in each.
 
     Raises ConfigError for a shape that makes no request, TraceError for a trace that can't be read.
     """

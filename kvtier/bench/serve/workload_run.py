@@ -1,4 +1,4 @@
-"""A load against one server: so many requests at once, sessions in their order. One event loop."""
+"""A workload on one server: so many requests at once, sessions in order. One event loop."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class AskedTurn:
 
 
 @dataclass(kw_only=True)
-class LoadRecord:
-    """What a load brought; by (session, turn). Turns that were not asked are not there."""
+class WorkloadRecord:
+    """What a run brought; by (session, turn). Turns that were not asked are not there."""
 
     num_requests: int
     seconds: float = 0.0
     asked: dict[tuple[int, int], AskedTurn] = field(default_factory=dict)
     error: str | None = None
-    """Why the load was ended early."""
+    """Why it was ended early."""
 
     @property
     def answers(self) -> list[Answer]:
@@ -44,32 +44,34 @@ class LoadRecord:
         return self.num_requests - sum(it.failure is None for it in self.answers)
 
 
-async def run_load(client: Client, sessions: Sequence[Session], *, concurrency: int) -> LoadRecord:
+async def run_workload(
+    client: Client, sessions: Sequence[Session], *, concurrency: int
+) -> WorkloadRecord:
     """Asks everything; ends early at a failure that is no timeout, or when only timeouts come."""
-    load = _Load(client, concurrency)
-    record = LoadRecord(num_requests=sum(len(session.turns) for session in sessions))
+    run = _WorkloadRun(client, concurrency)
+    record = WorkloadRecord(num_requests=sum(len(session.turns) for session in sessions))
     started_s = time.perf_counter()
 
     async def ask_all() -> None:
-        await asyncio.gather(*(load.ask_session(*it, record) for it in enumerate(sessions)))
+        await asyncio.gather(*(run.ask_session(*it, record) for it in enumerate(sessions)))
 
     everything = asyncio.create_task(ask_all())
-    ended = asyncio.create_task(load.wait_for_failure())
+    ended = asyncio.create_task(run.wait_for_failure())
     try:
         await asyncio.wait({everything, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not load.failed.is_set():
+        if not run.failed.is_set():
             await everything
     finally:
         everything.cancel()
         ended.cancel()
         await asyncio.gather(everything, ended, return_exceptions=True)
     record.seconds = time.perf_counter() - started_s
-    record.error = load.error
+    record.error = run.error
     return record
 
 
-class _Load:
-    """What the sessions of one load share."""
+class _WorkloadRun:
+    """What the sessions of one run share."""
 
     def __init__(self, client: Client, concurrency: int) -> None:
         self.failed = asyncio.Event()
@@ -84,7 +86,7 @@ class _Load:
     async def wait_for_failure(self) -> None:
         await self.failed.wait()
 
-    async def ask_session(self, index: int, session: Session, record: LoadRecord) -> None:
+    async def ask_session(self, index: int, session: Session, record: WorkloadRecord) -> None:
         said: list[int] = []
         for turn_index, turn in enumerate(session.turns):
             await self._wait_for_arrival(turn)
