@@ -156,6 +156,9 @@ def test_nothing_loaded_and_nothing_read_from_disk_are_faults() -> None:
     cpu, disk = report.faults
     assert cpu.startswith("cpu: nothing was loaded back")
     assert disk.startswith("disk: nothing was read from the disk")
+    assert any(it.startswith("hybrid: its host tier held everything") for it in report.remarks)
+    read = report_of(result_of("hybrid", counted=counted_of(disk_read=1)))
+    assert not any("held everything" in it for it in read.remarks)
 
 
 def test_a_mode_that_died_is_a_fault_and_the_others_stay() -> None:

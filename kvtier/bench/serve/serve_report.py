@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kvtier.bench.serve import articles
 from kvtier.bench.serve.engine_metrics import EngineCounters
 from kvtier.bench.serve.serve_figures import Figures, median_figures
-from kvtier.bench.serve.serve_mode import DISK, KVTIER_MODES, OFF
+from kvtier.bench.serve.serve_mode import DISK, HYBRID, KVTIER_MODES, OFF
 from kvtier.bench.serve.sweep import format_value
 from kvtier.bench.serve.workload_run import WorkloadRecord
 
@@ -87,7 +87,7 @@ class ServeReport:
     @property
     def faults(self) -> list[str]:
         """Why the figures say nothing, or less than was asked for; none of a good run."""
-        faults = ["interrupted: what follows is not all that was asked for"] * self.is_interrupted
+        faults = ["interrupted: this is not all that was asked for"] * self.is_interrupted
         for result in self.results:
             name = self.name_of(result)
             if result.error is not None:
@@ -113,6 +113,7 @@ class ServeReport:
                 "compare in float32 (-- --dtype float32)"
                 for text in self._difference_texts()
             ]
+        remarks += self._hybrid_texts()
         for point in self.points:
             unevicted = self._no_eviction_text(point)
             if unevicted is not None and unevicted not in self.faults:
@@ -197,22 +198,29 @@ class ServeReport:
         )
 
     def _load_faults(self, result: ModeResult) -> Iterator[str]:
-        hits = sum(
-            counted.tiers.get(f"{tier}_hits", 0)
-            for counted in result.counted
-            for tier in ("host", "disk")
-        )
-        num_read = sum(counted.tiers.get("disk_bytes_read", 0) for counted in result.counted)
-        if hits == 0:
+        if not _sum_tiers(result, "host_hits", "disk_hits"):
             yield (
                 f"{self.name_of(result)}: nothing was loaded back, so only what saving costs was "
                 "measured; give --visits, or less --device-tokens"
             )
-        elif result.mode == DISK and num_read == 0:
+        elif result.mode == DISK and not _sum_tiers(result, "disk_bytes_read"):
             yield (
                 f"{self.name_of(result)}: nothing was read from the disk: its host memory held "
                 "everything; give less --disk-host-bytes, or more --prompts"
             )
+
+    def _hybrid_texts(self) -> Iterator[str]:
+        """A hybrid whose host tier held everything is a cpu that also writes."""
+        for result in self.results:
+            if (
+                result.mode == HYBRID
+                and _sum_tiers(result, "host_hits")
+                and not _sum_tiers(result, "disk_bytes_read")
+            ):
+                yield (
+                    f"{self.name_of(result)}: its host tier held everything, and nothing was read "
+                    "from its disk; give less --host-bytes to see that"
+                )
 
     def _difference_texts(self) -> Iterator[str]:
         for result in self.results:
@@ -222,6 +230,10 @@ class ServeReport:
                     f"{self.name_of(result)}: {comparison.num_different} of "
                     f"{comparison.num_compared} outputs differ from those of {comparison.reference}"
                 )
+
+
+def _sum_tiers(result: ModeResult, *names: str) -> float:
+    return sum(counted.tiers.get(name, 0) for counted in result.counted for name in names)
 
 
 def _has_evicted(result: ModeResult) -> bool | None:
