@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from kvtier.bench.serve.arguments import add_serve_parser
+
 
 def add_bench_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `bench` with its commands; each sets `run`: a function of the arguments to exit code."""
@@ -13,6 +15,7 @@ def add_bench_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
     _add_disk_parser(commands)
     _add_store_parser(commands)
     _add_trace_parser(commands)
+    add_serve_parser(commands)
 
 
 def _add_copy_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

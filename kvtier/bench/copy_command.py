@@ -4,7 +4,6 @@ but where the harm to a kernel is measured.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -36,6 +35,7 @@ from kvtier.bench.copy_report import (
 from kvtier.bench.copy_rig import open_device, open_rig
 from kvtier.bench.copy_surroundings import measure_harm, measure_page_locking
 from kvtier.bench.figure import busy_note, load_average, print_figures
+from kvtier.bench.output_files import check_output_files
 from kvtier.errors import ConfigError
 from kvtier.units import KIB, MIB, format_bytes, parse_bytes
 
@@ -76,7 +76,7 @@ def run_copy(
     case_bytes = parse_bytes(num_bytes, "bytes")
     if 0 < case_bytes < _BYTES_MIN:
         raise ConfigError(f"bytes: {case_bytes} measures nothing; use {_BYTES_MIN} or more")
-    _check_files(output, plot)
+    check_output_files(output=output, plot=plot)
     opened, reason = open_device(device)
     first_line = _first_line(opened, reason)
     print(first_line, file=sys.stderr if is_json else sys.stdout, flush=True)
@@ -180,16 +180,6 @@ def _first_line(device: _core.TransferDevice, reason: str) -> str:
         f"no GPU ({reason}): the figures are those of the host's reference device, which copies in "
         "memory and says nothing of a GPU"
     )
-
-
-def _check_files(output: str | None, plot: str | None) -> None:
-    """Before minutes of measuring."""
-    for name, file in (("output", output), ("plot", plot)):
-        folder = Path(file or ".").resolve().parent
-        if not folder.is_dir():
-            raise ConfigError(f"{name}: there is no folder {folder}")
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plot: matplotlib is not installed; pip install 'kvtier[plot]'")
 
 
 def _show(report: CopyReport, *, is_json: bool) -> None:

@@ -19,6 +19,7 @@ BlockId = int | str
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 _GZIP_MAGIC = b"\x1f\x8b"
 _RAW_KEY_BYTES_MAX = 64
+_NUMBER_MAX = 1e15
 
 
 class TraceError(UsageError):
@@ -31,6 +32,10 @@ class Request:
 
     request_id: str
     hash_ids: tuple[BlockId, ...]
+    timestamp_ms: float = 0.0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    """None where the trace does not say."""
 
 
 def raw_key(block_id: BlockId) -> bytes:
@@ -93,7 +98,34 @@ def _parse_line(line: bytes, place: str) -> Request:
                 f"or a string of 1 to {_RAW_KEY_BYTES_MAX} bytes, got {hash_id!r:.80}"
             )
     # The place is unique in the trace; ids of other sources need not be.
-    return Request(request_id=place, hash_ids=tuple(hash_ids))
+    return Request(
+        request_id=place,
+        hash_ids=tuple(hash_ids),
+        timestamp_ms=_number(fields, "timestamp", place) or 0.0,
+        input_tokens=_whole_number(fields, "input_length", place),
+        output_tokens=_whole_number(fields, "output_length", place),
+    )
+
+
+def _whole_number(fields: dict[str, object], name: str, place: str) -> int | None:
+    value = _number(fields, name, place)
+    return None if value is None else int(value)
+
+
+def _number(fields: dict[str, object], name: str, place: str) -> float | None:
+    """An optional field that is no negative number."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not 0 <= value <= _NUMBER_MAX
+    ):
+        raise TraceError(
+            f"{place}: {name!r} must be a number from 0 to {_NUMBER_MAX:g}, got {value!r:.80}"
+        )
+    return float(value)
 
 
 def _is_block_id(value: object) -> bool:

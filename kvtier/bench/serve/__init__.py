@@ -1,0 +1,1 @@
+"""`kvtier bench serve`: an OpenAI-compatible vLLM under one workload, in each mode of kvtier."""
