@@ -48,9 +48,14 @@ class EnginePace:
             running_s = max(0.0, num_running / rate - (self._clock_s() - self._steps[-1][0]))
         return running_s + sum(self._left.values()) / rate
 
+    def begin(self, request_id: str) -> None:
+        """Notes that there is a request: the engine is busy until it ends."""
+        self._live.add(request_id)
+
     def admit(self, request_id: str, num_tokens: int) -> None:
         """Notes that so many tokens of a request's prompt are to be computed from now on."""
         self._live.add(request_id)
+        self._left.pop(request_id, None)
         if num_tokens > 0:
             self._left[request_id] = num_tokens
 

@@ -199,6 +199,7 @@ class KvtierManager(OffloadingManager):
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         # Of one before it with the same name, if that is not forgotten yet.
         self._blocks.pop(req_context.req_id, None)
+        self._pace.begin(req_context.req_id)
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:

@@ -72,6 +72,16 @@ def test_times_without_requests_are_not_counted(engine: PlayedEngine) -> None:
     assert 0.9 * RATE < rate < 1.001 * RATE
 
 
+def test_requests_that_wait_keep_the_engine_busy(engine: PlayedEngine) -> None:
+    for number in range(4):
+        engine.pace.begin(str(number))
+    for number in range(4):
+        compute(engine, str(number), 8192, num_decodes=0)
+        engine.idle(0.0)
+        engine.pace.end(str(number))
+    assert engine.pace.tokens_per_s is not None
+
+
 def test_small_steps_tell_nothing(engine: PlayedEngine) -> None:
     compute(engine, "a", STEP_TOKENS_MIN - 1)
     assert engine.pace.tokens_per_s is None
