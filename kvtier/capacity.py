@@ -76,6 +76,9 @@ def resolve_capacity(
 
 
 def _is_memory_unified(config: Config, unified_gpu: str | None) -> bool:
+    if config.shared_arena:
+        # Other processes move blocks through the host tier.
+        return False
     return config.unified == "on" or (config.unified == AUTO and unified_gpu is not None)
 
 

@@ -25,6 +25,7 @@ _TIER_NUMBERS: Final = (
     "page_locked_bytes",
     "backlog_bytes",
     "read_bytes_per_s",
+    "expected_read_bytes_per_s",
     "unserved_bytes",
 )
 _TIERS: Final = ("host", "disk")

@@ -40,6 +40,7 @@ py::object dict_of(const TierStats& stats) {
   fields["leased_bytes"] = stats.leased_bytes;
   fields["backlog_bytes"] = stats.backlog_bytes;
   fields["read_bytes_per_s"] = stats.read_bytes_per_s;
+  fields["expected_read_bytes_per_s"] = stats.expected_read_bytes_per_s;
   fields["unserved_bytes"] = stats.unserved_bytes;
   fields["health"] = health_word(stats.health);
   fields["health_reason"] = stats.health_reason;

@@ -45,6 +45,7 @@ Result<BlockMover::MoveId> PagedMover::start(BlockMove move, OnEnd on_end) {
   request.checksums = move.checksums;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_finished_) return Status(StatusCode::kClosed, "the job takes no more moves");
     request.attachment_id = attachment_->attachment_id();
     request.ready = ready_;
     job_ids_.reserve(job_ids_.size() + 1);  // What is submitted must be noted.

@@ -28,17 +28,30 @@ void CommitLog::add_segment(std::uint16_t segment_index, const format::SegmentHe
 
 void CommitLog::remove_segment(std::uint16_t segment_index) {
   KVTIER_CHECK(!is_busy(segment_index));
+  drop_urgent(segment_index);
+  segments_.erase(segment_index);
+}
+
+void CommitLog::drop_urgent(std::uint16_t segment_index) {
   const auto begin = urgent_.lower_bound(PageRef{segment_index, 0});
   auto end = begin;
   for (; end != urgent_.end() && end->first.segment_index == segment_index; ++end) {
     open_marks_.erase(end->second);
   }
   urgent_.erase(begin, end);
-  segments_.erase(segment_index);
+}
+
+void CommitLog::abandon_segment(std::uint16_t segment_index) {
+  KVTIER_CHECK(!is_busy(segment_index));
+  drop_urgent(segment_index);
+  SegmentState& segment = segments_.at(segment_index);
+  segment.stale_pages.clear();
+  segment.is_abandoned = true;
 }
 
 void CommitLog::note_change(SlotRef slot, SlotChange change) {
   SegmentState& segment = segments_.at(slot.segment_index);
+  if (segment.is_abandoned) return;
   const std::uint64_t first = segment.header.entry_offset_bytes(slot.slot_index) / kPageBytes;
   const std::uint64_t num_pages = (segment.header.entry_bytes() + kPageBytes - 1) / kPageBytes;
   for (std::uint64_t page = first; page < first + num_pages; ++page) {

@@ -27,6 +27,8 @@ class CommitLog {
 
   /// The block of a slot changed; its table entry has to follow.
   void note_change(SlotRef slot, SlotChange change);
+  /// The file of that segment goes as a whole: its table stays as it is until then.
+  void abandon_segment(std::uint16_t segment_index);
   /// A payload write of that segment completed.
   void note_write(std::uint16_t segment_index);
   /// Entries of blocks evicted earlier must go too, before a deletion may count as durable: they
@@ -75,9 +77,11 @@ class CommitLog {
         0;  // Mark of the oldest write that no finished sync covers; 0: none.
     std::uint64_t first_syncing = 0;  // The same for the sync that is running.
     bool is_syncing = false;
+    bool is_abandoned = false;
   };
 
   void mark_urgent(PageRef page);
+  void drop_urgent(std::uint16_t segment_index);
   void submit_pages(TimeNs now_ns);
   Run take_run();
   std::vector<std::byte> encode_run(const Run& run) const;

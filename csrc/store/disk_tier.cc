@@ -251,6 +251,15 @@ bool DiskTier::start_removal(std::uint16_t segment_index) {
   return true;
 }
 
+void DiskTier::forget_segment(std::uint16_t segment_index) {
+  KVTIER_CHECK(space_.slots.segment(segment_index).num_used == 0);
+  segment_bytes_ -= segments_.at(segment_index).charged_bytes;
+  commits_.remove_segment(segment_index);
+  if (space_.slots.segment(segment_index).is_open) space_.slots.close_segment(segment_index);
+  space_.slots.remove_segment(segment_index);
+  segments_.erase(segment_index);
+}
+
 void DiskTier::remove_empty_segments() {
   std::vector<std::uint16_t> empty;
   for (const auto& [segment_index, info] : segments_) {

@@ -81,6 +81,8 @@ class DiskTier {
   }
   /// Closes an emptied segment; its file goes as soon as no job of it runs.
   void leave(std::uint16_t segment_index);
+  /// Forgets an empty segment whose file is gone. Before the store has threads.
+  void forget_segment(std::uint16_t segment_index);
   /// Gives back all emptied segments' space (clear); their removal runs as jobs.
   void remove_empty_segments();
   std::size_t num_segment_jobs() const {

@@ -6,7 +6,6 @@
 
 #include "disk/segment_file.h"
 #include "memory/aligned_buffer.h"
-#include "store/pin_limit.h"
 #include "store/recovery.h"
 
 namespace kvtier::store {
@@ -32,13 +31,20 @@ class Shrink {
     list_by_worth();
     choose_segments(excess_bytes);
     announce();
+    // A block that was moved is in no table before the one of its new segment is written: until its
+    // file goes the old one stays as it is. What is dropped may come back after a crash.
+    for (const std::uint16_t doomed : report_.segments_to_leave) {
+      context_.tier.commits().abandon_segment(doomed);
+    }
     fill_room();
     mark_needed();
     for (const std::uint16_t doomed : report_.segments_to_leave) drop_unneeded(doomed);
     list_spare();
-    for (const std::uint16_t doomed : report_.segments_to_leave) {
-      const Status moved = move_needed(doomed);
-      if (!moved.is_ok()) return moved;
+    for (const std::uint16_t doomed : report_.segments_to_leave) move_needed(doomed);
+    if (num_unmoved_ > 0) {
+      context_.log("warning", "blocks that were to be kept under the smaller disk cap are lost: " +
+                                  std::to_string(num_unmoved_) +
+                                  " could not be moved: " + first_failure_.message());
     }
     return sync_targets();
   }
@@ -240,26 +246,23 @@ class Shrink {
     }
   }
 
-  Status move_needed(std::uint16_t doomed) {
+  /// What cannot be read or written is a miss, and no reason to refuse the open.
+  void move_needed(std::uint16_t doomed) {
     const Segment& segment = space_.slots.segment(doomed);
     for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
       const EntryIndex owner = segment.owners[i];
       if (owner == kNoEntry) continue;
-      const auto target = find_room(owner, segment.class_index);
-      if (!target) {  // More is pinned than there are slots.
+      const auto target = is_writable_ ? find_room(owner, segment.class_index) : std::nullopt;
+      const bool is_moved = target && copy_slot(SlotRef{i, doomed}, *target);
+      if (!is_moved) {
+        if (target) space_.slots.release(*target);
         report_.num_shrunk_blocks += life_.remove_family(owner);
         continue;
-      }
-      const Status copied = copy_slot(SlotRef{i, doomed}, *target);
-      if (!copied.is_ok()) {
-        space_.slots.release(*target);
-        return copied;
       }
       life_.relocate(owner, TierId::kDisk, *target);
       context_.tier.commits().note_write(target->segment_index);
       targets_.insert(target->segment_index);
     }
-    return Status::ok();
   }
 
   /// Before any commit says that a block moved: a power loss in between must not leave the younger
@@ -289,17 +292,25 @@ class Shrink {
     }
   }
 
-  Status copy_slot(SlotRef source, SlotRef target) {
+  bool copy_slot(SlotRef source, SlotRef target) {
     const std::uint64_t slot_bytes = space_.slots.slot_bytes(source);
     const AlignedBuffer room = make_aligned_buffer(slot_bytes);
     const std::span<std::byte> bytes(room.get(), slot_bytes);
-    auto read_fd = open_segment(source_, source.segment_index);
-    if (!read_fd.is_ok()) return read_fd.status();
-    const Status read = context_.directory.read_at(read_fd.value(), offset_of(source), bytes);
-    if (!read.is_ok()) return read;
-    auto write_fd = open_segment(target_, target.segment_index);
-    if (!write_fd.is_ok()) return write_fd.status();
-    return context_.directory.write_at(write_fd.value(), offset_of(target), bytes);
+    const auto read_fd = open_segment(source_, source.segment_index);
+    Status copied = read_fd.status();
+    if (copied.is_ok()) {
+      copied = context_.directory.read_at(read_fd.value(), offset_of(source), bytes);
+    }
+    if (copied.is_ok()) {
+      const auto write_fd = open_segment(target_, target.segment_index);
+      copied = write_fd.status();
+      if (copied.is_ok()) {
+        copied = context_.directory.write_at(write_fd.value(), offset_of(target), bytes);
+      }
+      is_writable_ = copied.is_ok();
+    }
+    if (!copied.is_ok() && num_unmoved_++ == 0) first_failure_ = copied;
+    return copied.is_ok();
   }
 
   std::uint64_t offset_of(SlotRef slot) const {
@@ -339,34 +350,33 @@ class Shrink {
   OpenedSegment source_;
   OpenedSegment target_;
   std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
+  bool is_writable_ = true;          // Until a write failed.
+  std::uint64_t num_unmoved_ = 0;    // Because of failures.
+  Status first_failure_ = Status::ok();
 };
 
 }  // namespace
 
-void limit_recovered_pins(RecoveryContext& context) {
-  BlockLife& life = context.life;
-  const TierStats& stats = life.space(TierId::kDisk).stats;
-  const std::uint64_t bytes_max = pinned_bytes_max(context.tier.capacity_bytes());
-  const std::uint64_t bytes_before = stats.pinned_bytes;
-  if (bytes_before <= bytes_max) return;
-  std::vector<EntryIndex> pinned;
-  life.index().for_each([&](EntryIndex entry) {
-    if (life.index().at(entry).pin_count > 0) pinned.push_back(entry);
-  });
-  // Younger than its parent is every child, so what stays pinned are whole prefixes.
-  std::sort(pinned.begin(), pinned.end(), [&life](EntryIndex a, EntryIndex b) {
-    return life.index().at(a).disk_generation > life.index().at(b).disk_generation;
-  });
-  std::size_t num_ended = 0;
-  for (; stats.pinned_bytes > bytes_max; ++num_ended) life.end_pins(pinned.at(num_ended));
-  context.log("warning",
-              "the disk cap is too small for what earlier runs pinned: the pins of the latest " +
-                  std::to_string(num_ended) + " blocks end: pinned_bytes=" +
-                  std::to_string(bytes_before) + " at most " + std::to_string(bytes_max));
+namespace {
+
+/// They hold nothing to move. Those that an open made which did not come to its end would add up.
+void remove_empty_segments(RecoveryContext& context) {
+  SlotSpace& slots = context.life.space(TierId::kDisk).slots;
+  for (std::uint16_t s = 0; s < slots.segment_index_end(); ++s) {
+    const Segment& segment = slots.segment(s);
+    if (!segment.is_present || segment.num_used > 0) continue;
+    const std::uint32_t segment_id = context.tier.header_of(s).segment_id;
+    const Status removed = context.directory.remove_file(format::segment_file_name(segment_id));
+    if (removed.is_ok()) context.tier.forget_segment(s);
+  }
 }
+
+}  // namespace
 
 Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report) {
   const std::uint64_t cap_bytes = context.tier.options().cap_bytes;
+  if (context.tier.charged_bytes() <= cap_bytes) return Status::ok();
+  remove_empty_segments(context);
   if (context.tier.charged_bytes() <= cap_bytes) return Status::ok();
   if (context.tier.fixed_bytes() + DiskTier::kRoomBytesMin > cap_bytes) {
     return Status(

@@ -59,8 +59,8 @@ Status Store::Impl::close(TimeNs timeout_ns) {
   return written;
 }
 
-/// Writes what is queued, commits, syncs, saves what is known of uses, and marks the directory
-/// clean when all of that worked in time.
+/// Writes what is queued, commits, syncs and marks the directory clean when all of that worked in
+/// time; then saves what is known of uses.
 Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   // Calls that began before the close still add to the backlog; half of the time is for them.
   const TimeNs now_ns = seams_.clock->now_ns();
@@ -86,11 +86,12 @@ Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   }
   // A commit that fails leaves the directory marked unclean; the data that is there stays good.
   if (!commit_and_sync(locked, deadline_ns).is_ok()) return Status::ok();
-  save_uses(locked, deadline_ns);
   const std::uint64_t generation = disk_->generation();
-  (void)run_task(locked, deadline_ns, [this, generation] {
+  const Status marked = run_task(locked, deadline_ns, [this, generation] {
     return store_directory_->save_superblock(true, generation);
-  }).is_ok();
+  });
+  // With what time is left: the next open does without.
+  if (marked.is_ok()) save_uses(locked, deadline_ns);
   return Status::ok();
 }
 

@@ -52,7 +52,6 @@ struct MoveUnderWay {
 /// Checksums of the parts of one block that lies contiguously at `bytes`.
 std::vector<std::uint64_t> checksum_block(const Namespace& space, const BlockKey& key,
                                           const std::byte* bytes);
-/// Copies a block and returns the checksums of its parts.
 std::vector<std::uint64_t> copy_and_checksum_block(const Namespace& space, const BlockKey& key,
                                                    std::byte* target, const std::byte* source);
 
@@ -222,10 +221,11 @@ class Store::Impl {
 
   // put without a host slot (store_put_disk.cc).
   Task<void> fill_disk_blocks(PutCall& call, Flow& flow);
+  bool is_given_up(PutCall& call, std::size_t i, const Flow& flow);
   void tell_pump(PutCall& call);
-  Task<std::optional<std::span<std::byte>>> take_window_buffer(PutCall& call, std::size_t i,
-                                                               Flow& flow);
-  std::optional<std::span<std::byte>> try_window_buffer(PutCall& call, std::size_t i);
+  using StagingBuffer = std::optional<std::span<std::byte>>;
+  Task<StagingBuffer> take_window_buffer(PutCall& call, std::size_t i, Flow& flow);
+  StagingBuffer try_window_buffer(PutCall& call, std::size_t i);
   void note_in_window(PutCall& call, std::size_t i);
   bool has_window_room(const PutCall& call) const;
   bool is_parent_coming(const PutCall& call, std::size_t i) const;
@@ -233,9 +233,8 @@ class Store::Impl {
   void give_up_disk_block(PutBlock& block, Outcome outcome);
   void fill_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer, Flow& flow);
   void submit_disk_block(PutCall& call, std::size_t i, std::span<std::byte> buffer);
-  Task<std::optional<std::span<std::byte>>> reserve_staging(std::uint64_t num_bytes,
-                                                            bool is_holding, TimeNs deadline_ns,
-                                                            Flow& flow);
+  Task<StagingBuffer> reserve_staging(std::uint64_t num_bytes, bool is_holding, TimeNs deadline_ns,
+                                      Flow& flow);
 
   // Saves: puts whose bytes a mover brings (store_save.cc).
   Task<void> move_to_host_blocks(PutCall& call, BlockMover& mover, Flow& flow);
@@ -244,6 +243,7 @@ class Store::Impl {
   static void take_checksums(PutCall& call, const store::MoveUnderWay& move);
   Task<void> move_to_disk_blocks(PutCall& call, BlockMover& mover, Flow& flow);
   Task<void> move_batch(PutCall& call, BlockMover& mover, BlockMove& batch, Flow& flow);
+  void give_up_batch(PutCall& call, std::span<const std::size_t> indices, Outcome outcome);
   static Outcome outcome_of_failed(const Status& status, Outcome refused, const Flow& flow);
   std::shared_ptr<store::MoveUnderWay> start_move(BlockMover& mover, BlockMove move, Flow& flow);
   void settle_move(store::MoveUnderWay& move, BlockMoveResult result, Flow& flow);

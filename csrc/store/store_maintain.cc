@@ -210,6 +210,7 @@ StoreStats Store::Impl::stats() {
   stats.host.bytes_capacity = host_->capacity_bytes();
   stats.host.bytes_used = host_space_.slots.used_bytes();
   stats.host.read_bytes_per_s = host_copies_.measured_bytes_per_s();
+  stats.host.expected_read_bytes_per_s = host_copies_.expected_bytes_per_s();
   stats.host.health = is_failed_ ? Health::kOff : Health::kOk;
   stats.host.unserved_bytes = stats.host.hits == 0 ? stats.host.bytes_written : 0;
   stats.host.mode_io = "memory";
@@ -229,6 +230,7 @@ void Store::Impl::fill_disk_stats(TierStats& stats) {
   stats.bytes_used = disk_space_.slots.used_bytes() + disk_->table_bytes();
   stats.backlog_bytes = writes_->backlog_bytes();
   stats.read_bytes_per_s = disk_->reads().measured_bytes_per_s();
+  stats.expected_read_bytes_per_s = disk_->reads().expected_bytes_per_s();
   stats.health = is_failed_ ? Health::kOff : disk_->health();
   stats.health_reason = disk_->health_reason();
   const IoEngineInfo io = seams_.io_engine->info();

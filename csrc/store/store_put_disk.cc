@@ -23,7 +23,7 @@ constexpr std::uint64_t kToldBytes = 512ull << 10;
 Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
   std::uint64_t turn_bytes = kTurnBytes;  // The first copy is not the submitter's.
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
-    if (!call.blocks[i].takes_bytes()) continue;
+    if (!call.blocks[i].takes_bytes() || is_given_up(call, i, flow)) continue;
     if (turn_bytes >= kTurnBytes) {
       turn_bytes = 0;
       tell_pump(call);
@@ -41,15 +41,27 @@ Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
   co_await end_disk_blocks(call, flow);
 }
 
+/// Whether nothing is to be copied of it any more: its parent is lost, or the call was cancelled.
+/// It has its outcome then.
+bool Store::Impl::is_given_up(PutCall& call, std::size_t i, const Flow& flow) {
+  PutBlock& block = call.blocks[i];
+  if (index_.at(block.entry).is_detached) {
+    end_fill(block, Outcome::kDeclined);
+    return true;
+  }
+  if (!flow.is_cancelled()) return false;
+  give_up_disk_block(block, flow.early_outcome());
+  return true;
+}
+
 void Store::Impl::tell_pump(PutCall& call) {
   if (std::exchange(call.untold_bytes, 0) > 0) changed();
 }
 
 /// A staging buffer for block `i`, as soon as the call's earlier writes leave it room and its
 /// parent is on its way to the disk; nothing when the call ended early.
-Task<std::optional<std::span<std::byte>>> Store::Impl::take_window_buffer(PutCall& call,
-                                                                          std::size_t i,
-                                                                          Flow& flow) {
+auto Store::Impl::take_window_buffer(PutCall& call, std::size_t i, Flow& flow)
+    -> Task<StagingBuffer> {
   const std::uint64_t slot_bytes = call.space.slot_bytes;
   while (call.window_bytes > 0 && !has_window_room(call)) {
     tell_pump(call);
@@ -64,7 +76,7 @@ Task<std::optional<std::span<std::byte>>> Store::Impl::take_window_buffer(PutCal
   const auto is_coming = [this, &call, i] { return is_parent_coming(call, i); };
   if (!is_coming()) tell_pump(call);
   const bool has_parent = co_await wait_until(flow, is_coming, call.deadline_ns);
-  std::optional<std::span<std::byte>> buffer;
+  StagingBuffer buffer;
   if (has_parent) {
     buffer = co_await reserve_staging(slot_bytes, call.window_bytes > 0, call.deadline_ns, flow);
   }
@@ -73,7 +85,7 @@ Task<std::optional<std::span<std::byte>>> Store::Impl::take_window_buffer(PutCal
 }
 
 /// The same without waiting, for a call that holds some already.
-std::optional<std::span<std::byte>> Store::Impl::try_window_buffer(PutCall& call, std::size_t i) {
+auto Store::Impl::try_window_buffer(PutCall& call, std::size_t i) -> StagingBuffer {
   if (!has_window_room(call) || !is_parent_coming(call, i)) return std::nullopt;
   const auto buffer = staging_->reserve(0, call.space.slot_bytes);
   if (buffer) note_in_window(call, i);
@@ -160,11 +172,9 @@ void Store::Impl::submit_disk_block(PutCall& call, std::size_t i, std::span<std:
   }
 }
 
-Task<std::optional<std::span<std::byte>>> Store::Impl::reserve_staging(std::uint64_t num_bytes,
-                                                                       bool is_holding,
-                                                                       TimeNs deadline_ns,
-                                                                       Flow& flow) {
-  std::optional<std::span<std::byte>> buffer;
+auto Store::Impl::reserve_staging(std::uint64_t num_bytes, bool is_holding, TimeNs deadline_ns,
+                                  Flow& flow) -> Task<StagingBuffer> {
+  StagingBuffer buffer;
   // Whoever holds buffers need not stand in line behind those who hold none, but waits for its own
   // writes to give some back.
   if (is_holding) buffer = staging_->reserve(0, num_bytes);

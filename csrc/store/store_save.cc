@@ -86,16 +86,23 @@ void Store::Impl::take_checksums(PutCall& call, const MoveUnderWay& move) {
 /// Without a host tier: through staging buffers straight to disk, a batch of blocks in one move.
 Task<void> Store::Impl::move_to_disk_blocks(PutCall& call, BlockMover& mover, Flow& flow) {
   BlockMove batch;
+  const auto is_over = [this, &call, &flow](std::size_t i) {
+    if (is_given_up(call, i, flow)) return true;
+    if (i == 0 || seams_.clock->now_ns() < call.deadline_ns) return false;
+    give_up_disk_block(call.blocks[i], flow.early_outcome());
+    return true;
+  };
   for (std::size_t i = 0; i < call.blocks.size(); ++i) {
     PutBlock& block = call.blocks[i];
-    if (!block.takes_bytes()) continue;
-    std::optional<std::span<std::byte>> buffer;
+    if (!block.takes_bytes() || is_over(i)) continue;
+    StagingBuffer buffer;
     if (batch.slots.size() * call.space.slot_bytes < kMoveBytes && !batch.slots.empty()) {
       buffer = try_window_buffer(call, i);
     }
     if (!buffer) {
       // Nobody waits for buffers with some that are of no use to anybody yet.
       co_await move_batch(call, mover, batch, flow);
+      if (is_over(i)) continue;
       buffer = co_await take_window_buffer(call, i, flow);
     }
     if (!buffer) {
@@ -113,21 +120,32 @@ Task<void> Store::Impl::move_to_disk_blocks(PutCall& call, BlockMover& mover, Fl
 /// Moves what the batch holds, hands it to the disk and empties the batch.
 Task<void> Store::Impl::move_batch(PutCall& call, BlockMover& mover, BlockMove& batch, Flow& flow) {
   if (batch.slots.empty()) co_return;
+  if (flow.is_cancelled()) {
+    give_up_batch(call, std::exchange(batch, {}).block_indices, flow.early_outcome());
+    co_return;
+  }
   const auto move = start_move(mover, std::exchange(batch, {}), flow);
   co_await end_move(*move, mover, call.deadline_ns, flow);
   const Status& status = move->result.status;
   const Outcome outcome =
       status.is_ok() ? Outcome::kDone : outcome_of_failed(status, Outcome::kDeclined, flow);
   if (outcome == Outcome::kFailed) log("warning", "a save failed: " + status.message());
-  if (outcome == Outcome::kDone) take_checksums(call, *move);
+  if (outcome != Outcome::kDone) {
+    give_up_batch(call, move->block_indices, outcome);
+    co_return;
+  }
+  take_checksums(call, *move);
   for (const std::size_t i : move->block_indices) {
+    submit_disk_block(call, i, {call.blocks[i].target, call.space.slot_bytes});
+  }
+}
+
+/// Nobody works with its buffers any more.
+void Store::Impl::give_up_batch(PutCall& call, std::span<const std::size_t> indices,
+                                Outcome outcome) {
+  for (const std::size_t i : indices) {
     PutBlock& block = call.blocks[i];
-    const std::span<std::byte> buffer(block.target, call.space.slot_bytes);
-    if (outcome == Outcome::kDone) {
-      submit_disk_block(call, i, buffer);
-      continue;
-    }
-    staging_->release(buffer);
+    staging_->release({block.target, call.space.slot_bytes});
     call.window_bytes -= call.space.slot_bytes;
     block.is_in_window = false;
     give_up_disk_block(block, outcome);

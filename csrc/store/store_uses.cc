@@ -1,6 +1,7 @@
 // What the adaptive policy is told of requests, what a later process is told, and warnings about
 // tiers that serve nothing. Guarded by the store's mutex.
 #include <algorithm>
+#include <new>
 
 #include "store/store_impl.h"
 #include "store/use_class.h"
@@ -75,15 +76,21 @@ std::vector<store::BlockUse> Store::Impl::note_uses(std::uint32_t namespace_inde
 
 /// For the next open, which does without where this fails.
 void Store::Impl::save_uses(Locked& locked, TimeNs deadline_ns) {
-  auto file = std::make_shared<format::UsesFile>();
-  file->store_id = store_directory_->superblock().store_id;
-  file->generation = disk_->generation();
-  file->blocks = list_used_blocks(index_, disk_space_, history_);
-  history_.save(*file);
-  if (!format::trim_uses_file(*file, uses_bytes_max_)) return;
-  const Status saved = run_task(locked, deadline_ns, [this, file] {
-    return store_directory_->save_uses(format::encode_uses_file(*file));
-  });
+  if (seams_.clock->now_ns() >= deadline_ns) return;
+  Status saved = Status::ok();
+  try {
+    auto file = std::make_shared<format::UsesFile>();
+    file->generation = disk_->generation();
+    file->blocks = list_used_blocks(index_, disk_space_, history_);
+    history_.save(*file);
+    if (!format::trim_uses_file(*file, uses_bytes_max_)) return;
+    saved = run_task(locked, deadline_ns, [this, file] {
+      file->store_id = store_directory_->superblock().store_id;
+      return store_directory_->save_uses(format::encode_uses_file(*file));
+    });
+  } catch (const std::bad_alloc&) {
+    saved = Status(StatusCode::kExhausted, "out of memory");
+  }
   if (!saved.is_ok()) {
     log("warning", "the next open will not know the uses of blocks: " + saved.message());
   }

@@ -176,7 +176,7 @@ class StatisticsCheck:
 
     GAUGES = frozenset(
         {"bytes_used", "bytes_capacity", "blocks", "pinned_bytes", "leased_bytes", "backlog_bytes"}
-        | {"read_bytes_per_s", "unserved_bytes"}
+        | {"read_bytes_per_s", "expected_read_bytes_per_s", "unserved_bytes"}
     )
     COUNTERS = ("lookups", "lookup_blocks", "get_blocks", "hit_blocks", "miss_blocks")
 

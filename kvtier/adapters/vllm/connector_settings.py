@@ -111,7 +111,9 @@ def _parse_load_cap(said: object, problems: list[str]) -> float | None:
 def _store_defaults(device: str, store: Mapping[str, object]) -> dict[str, object]:
     # Kernels of saves would hold up those of the engine.
     defaults: dict[str, object] = {"gentle_saves": True}
-    unified = store.get("unified", AUTO)
+    unified = store.get("unified") or SETTINGS["unified"].parse(
+        os.environ.get("KVTIER_UNIFIED", AUTO), "KVTIER_UNIFIED"
+    )
     is_unified = unified == "on" or (unified == AUTO and unified_gpu() is not None)
     # Blocks pass through host memory in any case; where it is the GPU's too, no more than that.
     if device == "disk" or (device == "hybrid" and is_unified):

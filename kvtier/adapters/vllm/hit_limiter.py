@@ -87,5 +87,5 @@ class HitLimiter:
                 tiers: Any = self._engine.store.stats()["tiers"]
             except KvtierError:
                 return self._read_bytes_per_s
-            self._read_bytes_per_s = float(tiers["disk"]["read_bytes_per_s"]) or None
+            self._read_bytes_per_s = float(tiers["disk"]["expected_read_bytes_per_s"]) or None
         return self._read_bytes_per_s

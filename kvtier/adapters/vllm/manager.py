@@ -43,6 +43,8 @@ QUICK_LOAD_S: Final = 0.010
 """A hit that takes longer to read is prefetched first: a load holds the engine's blocks idle."""
 PENDING_S_MAX: Final = 1.0
 """How long a request waits for its prefetch; then it is loaded from wherever it lies."""
+QUEUE_S_MAX: Final = 10.0
+"""How much longer it waits for those before it."""
 PATIENCE_S: Final = 0.05
 """How long it waits without any block coming nearer: a prefetch skips what has no room."""
 
@@ -86,6 +88,7 @@ class KvtierManager(OffloadingManager):
                 logger.warning("a lookup counts as a miss: %s", error)
         if not hits:
             blocks.forget_found()
+            self._limiter.note_coming(request.request_id, 0)
         self._metrics.observe_scheduler_s(self._clock_s() - start_s)
 
     def admit(self, request: Any, num_loaded_tokens: int) -> None:
@@ -285,7 +288,8 @@ class KvtierManager(OffloadingManager):
         )
         if far and self._engine.has_both_tiers:
             blocks.is_pending = self._brings_nearer(request_id, blocks, far)
-        self._limiter.note_coming(request_id, blocks.read_bytes if blocks.is_pending else 0)
+        # A place in the line is kept until all was read.
+        self._limiter.note_coming(request_id, blocks.read_bytes)
         return kept
 
     def _brings_nearer(self, request_id: str, blocks: RequestBlocks, far: list[GroupHit]) -> bool:
@@ -294,14 +298,19 @@ class KvtierManager(OffloadingManager):
         num_near = sum(it.num_blocks for it in lookups)
         if num_near == sum(len(it.keys) for it in far):
             return False
-        now_s = self._clock_s()
-        if blocks.wait is None:
-            # Nothing comes nearer before what others wait for is there.
-            turn_s = now_s + self._limiter.ahead_s(request_id)
-            blocks.wait = PrefetchWait(until_s=turn_s + PENDING_S_MAX, progress_s=turn_s)
+        now_s, wait = self._clock_s(), blocks.wait
+        num_asked = sum(len(it.keys) for it in far)
+        # Nothing comes nearer before what others wait for is there, and there may have been no room.
+        is_turn = self._limiter.ahead_bytes(request_id) == 0
+        if wait is None or num_asked > wait.num_asked or (is_turn and not wait.is_turn):
             for hit in far:
                 hit.group.namespace.prefetch(hit.keys)
-        return blocks.wait.goes_on(now_s, num_near, PATIENCE_S)
+        if wait is None:
+            queue_s = min(self._limiter.ahead_s(request_id), QUEUE_S_MAX)
+            wait = PrefetchWait(until_s=now_s + queue_s + PENDING_S_MAX, num_asked=num_asked)
+            blocks.wait = wait
+        wait.num_asked, wait.is_turn = max(wait.num_asked, num_asked), is_turn
+        return wait.goes_on(now_s, num_near, PATIENCE_S)
 
     def _announce(self, blocks: RequestBlocks, hits: list[GroupHit]) -> None:
         assert self._events is not None

@@ -38,13 +38,17 @@ class PrefetchWait:
     """How long a request still waits for blocks to come nearer."""
 
     until_s: float
+    num_asked: int
+    """Blocks that the prefetch was asked for."""
     num_near: int = -1
     progress_s: float = 0.0
+    is_turn: bool = False
+    """Whether what others wait for was there already when it was asked for."""
 
     def goes_on(self, now_s: float, num_near: int, patience_s: float) -> bool:
         """Returns whether to wait on, now that `num_near` blocks can be had at once."""
-        if num_near > self.num_near:
-            self.num_near, self.progress_s = num_near, max(self.progress_s, now_s)
+        if num_near > self.num_near or not self.is_turn:
+            self.num_near, self.progress_s = max(num_near, self.num_near), now_s
         return now_s < self.until_s and now_s < self.progress_s + patience_s
 
 

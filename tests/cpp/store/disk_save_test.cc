@@ -141,6 +141,50 @@ TEST_CASE("a cancelled or late save to the disk ends when its move has, and not 
   }
 }
 
+TEST_CASE("a long save to the disk that is over starts no further move") {
+  enum class End { kCancelled, kLate, kFailed };
+  for (const End end : {End::kCancelled, End::kLate, End::kFailed}) {
+    CAPTURE(static_cast<int>(end));
+    DiskSaveWorld world;
+    world.begin();
+    const std::size_t num_blocks = 4 * kWindowBlocks;
+    PagedCall save = start_save(world, {world.space, 0, num_blocks, kBytes},
+                                {.timeout_ns = kNsPerS, .ends_by_itself = false});
+    REQUIRE(save.mover->num_under_way() == 1);
+    const std::size_t num_begun = save.mover->moved.size();
+    CHECK(num_begun < num_blocks);
+    if (end == End::kCancelled) CHECK(world.store->cancel_job(*save.job).is_ok());
+    if (end == End::kLate) {
+      CHECK(world.store->wait_job(*save.job, 2 * kNsPerS).code() == StatusCode::kTimeout);
+    }
+    const Status status =
+        end == End::kFailed ? Status(StatusCode::kIoError, "device is lost") : Status::ok();
+    save.mover->end_next(status);
+    world.end(save);
+    CHECK(save.mover->moved.size() == num_begun);
+    CHECK(count_done(save.outcomes()) == 0);
+    // What came to the disk before the job was seen to be over is written all the same.
+    run_for_ns(*world.executor, kNsPerS);
+    CHECK(world.store->stats().staging_bytes_used == 0);
+    CHECK(world.lookup(world.space, 0, num_blocks) <= num_begun);
+    world.check_consistency();
+  }
+}
+
+TEST_CASE("close beside two long saves, one of which never ends, starts nothing more") {
+  const WithoutLeakCheck allowed;
+  DiskSaveWorld world;
+  world.begin();
+  PagedCall silent =
+      start_save(world, {world.space, 0, 4 * kWindowBlocks, kBytes}, {.ends_by_itself = false});
+  PagedCall other = start_save(world, {world.space, 1000, 4 * kWindowBlocks, kBytes});
+  (void)world.store->close(2 * kNsPerS).is_ok();
+  // The double checks that no move is started after the last one was said to be.
+  CHECK(silent.mover->is_finished);
+  CHECK(other.mover->is_finished);
+  world.store.reset();
+}
+
 TEST_CASE("a child saved to the disk before its parent's move has ended waits for it") {
   for (const bool is_good : {true, false}) {
     CAPTURE(is_good);

@@ -134,3 +134,13 @@ TEST_CASE("a stalled disk counts nothing, however much time there is") {
   CHECK(slow.lookup(keys_of(0, 200), true, 3600 * kNsPerS).num_blocks == 0);
   slow.world.disk->set_stalled(false);
 }
+
+TEST_CASE("what is expected of a disk that was slow once grows until somebody tries again") {
+  SlowWorld slow;
+  const double measured = slow.world.store->stats().disk.read_bytes_per_s;
+  CHECK(slow.world.store->stats().disk.expected_read_bytes_per_s ==
+        doctest::Approx(measured).epsilon(0.1));
+  slow.world.clock->advance_ns(60 * kNsPerS);
+  CHECK(slow.world.store->stats().disk.read_bytes_per_s == doctest::Approx(measured));
+  CHECK(slow.world.store->stats().disk.expected_read_bytes_per_s > 10 * measured);
+}

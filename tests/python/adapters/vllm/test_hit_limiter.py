@@ -41,7 +41,7 @@ class World:
 
         def played_stats() -> dict[str, Any]:
             found: dict[str, Any] = dict(stats())
-            found["tiers"]["disk"]["read_bytes_per_s"] = self.read_bytes_per_s
+            found["tiers"]["disk"]["expected_read_bytes_per_s"] = self.read_bytes_per_s
             return found
 
         self.stats = played_stats

@@ -51,7 +51,7 @@ class Played:
 
     def __post_init__(self) -> None:
         self.pace = EnginePace(steps_ahead=self.steps_ahead, clock_s=lambda: self.now_s)
-        tiers = {"disk": {"read_bytes_per_s": self.read_bytes_per_s}}
+        tiers = {"disk": {"expected_read_bytes_per_s": self.read_bytes_per_s}}
         engine: Any = SimpleNamespace(
             settings=SimpleNamespace(load_cap=self.load_cap),
             gain_tokens_min=64,

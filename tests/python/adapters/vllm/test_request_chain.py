@@ -163,13 +163,22 @@ def test_a_run_ends_where_blocks_stop_following(make_chain: Callable[..., Reques
 
 
 def test_a_wait_goes_on_while_blocks_come_nearer() -> None:
-    wait = PrefetchWait(until_s=101.0)
+    wait = PrefetchWait(until_s=101.0, num_asked=4, is_turn=True)
     times = [(100.0, 0), (100.04, 1), (100.08, 2), (100.12, 2)]
     assert [wait.goes_on(now_s, num_near, 0.05) for now_s, num_near in times] == [True] * 4
     assert not wait.goes_on(100.14, 2, 0.05)
 
 
+def test_nobody_loses_patience_before_its_turn() -> None:
+    wait = PrefetchWait(until_s=110.0, num_asked=4)
+    assert wait.goes_on(100.0, 0, 0.05)
+    assert wait.goes_on(103.0, 0, 0.05)
+    wait.is_turn = True
+    assert wait.goes_on(103.04, 0, 0.05)
+    assert not wait.goes_on(103.06, 0, 0.05)
+
+
 def test_a_wait_ends_at_its_deadline_whatever_comes_nearer() -> None:
-    wait = PrefetchWait(until_s=101.0)
+    wait = PrefetchWait(until_s=101.0, num_asked=9, is_turn=True)
     assert wait.goes_on(100.9, 5, 0.05)
     assert not wait.goes_on(101.0, 6, 0.05)
