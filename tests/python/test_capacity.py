@@ -88,3 +88,8 @@ def test_where_memory_is_one_auto_leaves_the_host_tier_out_f10(
     assert resolve_capacity(config, limit_of(10 * GIB), None, gpu).host_bytes == 2 * GIB
     asked = Config(unified=unified, host_bytes=GIB)
     assert resolve_capacity(asked, limit_of(10 * GIB), SPACE, gpu).host_bytes == GIB
+
+
+def test_a_shared_arena_keeps_its_host_tier_f10() -> None:
+    config = Config(unified="on", shared_arena=True)
+    assert resolve_capacity(config, limit_of(10 * GIB), SPACE, "NVIDIA GB10").host_bytes == 2 * GIB

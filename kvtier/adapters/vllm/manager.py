@@ -300,7 +300,7 @@ class KvtierManager(OffloadingManager):
             return False
         now_s, wait = self._clock_s(), blocks.wait
         num_asked = sum(len(it.keys) for it in far)
-        # Nothing comes nearer before what others wait for is there, and there may have been no room.
+        # Nothing comes nearer before what others wait for is there; there may have been no room.
         is_turn = self._limiter.ahead_bytes(request_id) == 0
         if wait is None or num_asked > wait.num_asked or (is_turn and not wait.is_turn):
             for hit in far:

@@ -89,6 +89,17 @@ def test_a_gpu_that_is_known_to_use_the_machines_memory_counts_f10(
     assert "host_bytes" not in parse_connector_settings(said | {"unified": "off"}).store_defaults
 
 
+def test_what_the_environment_says_of_one_memory_counts_f10(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = {"kv_device": "hybrid", "disk_path": "/kv"}
+    monkeypatch.setenv("KVTIER_UNIFIED", "on")
+    assert "host_bytes" in parse_connector_settings(said).store_defaults
+    monkeypatch.setattr(connector_settings, "unified_gpu", lambda: "NVIDIA GB10")
+    monkeypatch.setenv("KVTIER_UNIFIED", "off")
+    assert "host_bytes" not in parse_connector_settings(said).store_defaults
+
+
 def test_saves_are_gentle_unless_told_otherwise() -> None:
     assert parse_connector_settings({}).store_defaults["gentle_saves"] is True
     assert parse_connector_settings({"gentle_saves": False}).store["gentle_saves"] is False

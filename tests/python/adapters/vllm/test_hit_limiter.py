@@ -9,8 +9,10 @@ import vllm_engine  # noqa: F401
 from half_setup import BLOCK_TOKENS, Request, attach_tensors, make_engine
 from vllm.v1.kv_offload.base import LookupResult
 
+import kvtier
 from kvtier.adapters.vllm import hit_limiter as hit_limiter_module
 from kvtier.adapters.vllm import load_cap as load_cap_module
+from kvtier.adapters.vllm import manager as manager_module
 from kvtier.adapters.vllm.cut_reason import CutReason
 from kvtier.adapters.vllm.engine_store import EngineStore
 from kvtier.adapters.vllm.manager import KvtierManager
@@ -36,6 +38,7 @@ class World:
         self.clock = Clock()
         self.manager = KvtierManager(engine, clock_s=self.clock)
         self.read_bytes_per_s = 0.0
+        self.prefetched: list[int] = []
         assert engine.store is not None
         stats = engine.store.stats
 
@@ -164,3 +167,60 @@ def test_off_loads_whatever_is_found(world: World, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(world.engine, "settings", changed)
     assert world.answers(Request("c", NUM_BLOCKS)) == [HIT] * NUM_BLOCKS
+
+
+@pytest.fixture
+def waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Blocks on disk count as far, and prefetches are noted in place of being carried out."""
+    monkeypatch.setattr(manager_module, "QUICK_LOAD_S", 0.0)
+    lookup = kvtier.Namespace.lookup
+    monkeypatch.setattr(
+        kvtier.Namespace,
+        "lookup",
+        lambda self, keys, **options: lookup(self, keys[:0] if options else keys),
+    )
+    monkeypatch.setattr(
+        kvtier.Namespace, "prefetch", lambda self, keys: world.prefetched.append(len(keys))
+    )
+    world.read_bytes_per_s = 1e6
+    return world
+
+
+def test_when_those_before_it_are_gone_a_request_soon_stops_waiting(waiting: World) -> None:
+    first, second = Request("b", NUM_BLOCKS), Request("c", NUM_BLOCKS)
+    assert waiting.answers(first) == [RETRY] * NUM_BLOCKS
+    assert waiting.answers(second) == [RETRY] * NUM_BLOCKS
+    waiting.clock.now_s += 0.04
+    assert waiting.answers(second) == [RETRY] * NUM_BLOCKS
+    waiting.manager.on_request_finished(first.context)
+    # There may have been no room for its blocks before: it asks again.
+    assert waiting.answers(second) == [RETRY] * NUM_BLOCKS
+    assert waiting.prefetched == [NUM_BLOCKS] * 3
+    waiting.clock.now_s += manager_module.PATIENCE_S
+    assert waiting.answers(second) == [HIT] * NUM_BLOCKS
+
+
+def test_more_of_a_hit_that_becomes_worth_its_load_is_fetched_too(waiting: World) -> None:
+    waiting.compute(tokens_per_s=100_000.0)
+    waiting.read_bytes_per_s = 0.5 * 100_000 / BLOCK_TOKENS * BLOCK_BYTES
+    waiting.admit(Request("some", 8), 0)
+    request = Request("b", NUM_BLOCKS)
+    num_kept = waiting.answers(request).count(RETRY)
+    assert 0 < num_kept < NUM_BLOCKS
+    waiting.admit(Request("more", NUM_BLOCKS), 0)
+    assert waiting.answers(request) == [RETRY] * NUM_BLOCKS
+    assert waiting.prefetched == [num_kept, NUM_BLOCKS]
+
+
+def test_a_load_keeps_its_place_before_those_that_came_later(waiting: World) -> None:
+    first, second = Request("b", NUM_BLOCKS), Request("c", NUM_BLOCKS)
+    waiting.answers(first)
+    waiting.answers(second)
+    ahead_bytes = waiting.manager._limiter.ahead_bytes("c")
+    assert ahead_bytes == NUM_BLOCKS * BLOCK_BYTES
+    waiting.clock.now_s += manager_module.PATIENCE_S
+    assert waiting.answers(first) == [HIT] * NUM_BLOCKS
+    waiting.admit(first, NUM_BLOCKS * BLOCK_TOKENS)
+    assert waiting.manager._limiter.ahead_bytes("c") == ahead_bytes
+    waiting.manager.complete_load(first.offload_keys(), first.context)
+    assert waiting.manager._limiter.ahead_bytes("c") == 0
