@@ -41,16 +41,16 @@ Task<void> Store::Impl::fill_disk_blocks(PutCall& call, Flow& flow) {
   co_await end_disk_blocks(call, flow);
 }
 
-/// Whether nothing is to be copied of it any more: its parent is lost, or the call was cancelled.
+/// Whether nothing is to be copied of it any more: the call was cancelled, or its parent is lost.
 /// It has its outcome then.
 bool Store::Impl::is_given_up(PutCall& call, std::size_t i, const Flow& flow) {
   PutBlock& block = call.blocks[i];
-  if (index_.at(block.entry).is_detached) {
-    end_fill(block, Outcome::kDeclined);
+  if (flow.is_cancelled()) {
+    give_up_disk_block(block, flow.early_outcome());
     return true;
   }
-  if (!flow.is_cancelled()) return false;
-  give_up_disk_block(block, flow.early_outcome());
+  if (!index_.at(block.entry).is_detached) return false;
+  end_fill(block, Outcome::kDeclined);
   return true;
 }
 

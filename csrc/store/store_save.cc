@@ -87,8 +87,7 @@ void Store::Impl::take_checksums(PutCall& call, const MoveUnderWay& move) {
 Task<void> Store::Impl::move_to_disk_blocks(PutCall& call, BlockMover& mover, Flow& flow) {
   BlockMove batch;
   const auto is_over = [this, &call, &flow](std::size_t i) {
-    if (is_given_up(call, i, flow)) return true;
-    if (i == 0 || seams_.clock->now_ns() < call.deadline_ns) return false;
+    if (i == 0 || seams_.clock->now_ns() < call.deadline_ns) return is_given_up(call, i, flow);
     give_up_disk_block(call.blocks[i], flow.early_outcome());
     return true;
   };

@@ -162,6 +162,10 @@ TEST_CASE("a long save to the disk that is over starts no further move") {
     save.mover->end_next(status);
     world.end(save);
     CHECK(save.mover->moved.size() == num_begun);
+    const Outcome last = end == End::kFailed ? Outcome::kDeclined
+                         : end == End::kLate ? Outcome::kTimeout
+                                             : Outcome::kCancelled;
+    CHECK(save.outcomes().back() == last);
     CHECK(count_done(save.outcomes()) == 0);
     // What came to the disk before the job was seen to be over is written all the same.
     run_for_ns(*world.executor, kNsPerS);
