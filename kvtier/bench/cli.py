@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from kvtier.bench.argument_types import positive, seconds
 from kvtier.bench.serve.arguments import add_serve_parser
 
 
@@ -56,14 +57,14 @@ def _add_disk_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument("--path", required=True, metavar="DIR", help="an empty folder to use")
     parser.add_argument("--block-bytes", default="1MiB", metavar="N", help="bytes of each block")
     parser.add_argument(
-        "--seconds", type=_seconds, default=20.0, metavar="S", help="measuring time in total"
+        "--seconds", type=seconds, default=20.0, metavar="S", help="measuring time in total"
     )
     parser.add_argument(
         "--bytes", default="0", metavar="N", help="data of one pass (default: what fits the time)"
     )
     parser.add_argument("--host-bytes", default="0", metavar="N", help="host tier (default: none)")
     parser.add_argument(
-        "--depth", type=_positive, default=0, metavar="N", help="raw ops at once (default: fits)"
+        "--depth", type=positive, default=0, metavar="N", help="raw ops at once (default: fits)"
     )
     parser.add_argument("--io", default="auto", choices=("auto", "uring", "threads"))
     parser.add_argument(
@@ -103,7 +104,7 @@ def _add_trace_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument("--host-bytes", default="auto", metavar="N", help="size of the host tier")
     parser.add_argument("--disk-bytes", default="auto", metavar="N", help="cap of the disk tier")
     parser.add_argument("--block-bytes", default="1MiB", metavar="N", help="bytes of each block")
-    parser.add_argument("--requests", type=_positive, metavar="N", help="replay the first N only")
+    parser.add_argument("--requests", type=positive, metavar="N", help="replay the first N only")
     parser.add_argument(
         "--unpaced",
         action="store_true",
@@ -168,17 +169,3 @@ def _run_trace(arguments: argparse.Namespace) -> int:
         is_paced=not arguments.unpaced,
         is_json=arguments.json,
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"must be 0 to 86400, got {value}")
-    return value

@@ -12,6 +12,7 @@ import numpy as np
 from kvtier.adapters.vllm.request_blocks import RequestBlocks
 from kvtier.adapters.vllm.request_chain import RequestChain
 from kvtier.adapters.vllm.stored_group import StoredGroup
+from kvtier.outcome import Tier
 from kvtier.results import U8, Mask
 
 
@@ -28,6 +29,22 @@ class GroupHit:
     def mask(self) -> Mask:
         mask: Mask = self.tiers != 0
         return mask
+
+    @property
+    def far(self) -> Mask:
+        """Returns which of them lie on disk only."""
+        far: Mask = self.tiers == int(Tier.DISK)
+        return far
+
+    @property
+    def read_bytes(self) -> int:
+        """Returns how much of them is to be read from disk."""
+        return int(np.count_nonzero(self.far)) * self.group.namespace.block_bytes
+
+    @property
+    def end_tokens(self) -> int:
+        """Returns where they end in the request."""
+        return (self.start + len(self.tiers)) * self.group.block_tokens
 
     def cut(self, start_block: int, end_block: int) -> "GroupHit":
         """Returns what of it lies in these blocks of the request."""
@@ -80,10 +97,8 @@ def choose_needed(hits: Sequence[GroupHit], start_tokens: int) -> list[GroupHit]
 
     vLLM settles the end of the hit by itself; a block more or less here costs a prefetch.
     """
-    ends = [(it.start + len(it.tiers)) * it.group.block_tokens for it in hits if it.group.is_prefix]
-    end_tokens = min(
-        ends, default=max((it.start + len(it.tiers)) * it.group.block_tokens for it in hits)
-    )
+    ends = [it.end_tokens for it in hits if it.group.is_prefix]
+    end_tokens = min(ends, default=max(it.end_tokens for it in hits))
     windowed = [it for it in hits if not it.group.is_prefix]
     settled = -1
     while settled != end_tokens:

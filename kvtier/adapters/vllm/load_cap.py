@@ -11,8 +11,6 @@ import numpy as np
 
 from kvtier.adapters.vllm.cut_reason import CutReason
 from kvtier.adapters.vllm.group_lookup import GroupHit, choose_needed
-from kvtier.outcome import Tier
-from kvtier.results import Mask
 
 UNKNOWN_LOAD_S_MAX: Final = 0.25
 """A load that takes longer waits until the engine was seen to compute a prompt: the first one is
@@ -52,18 +50,15 @@ def cap_hit(hits: Sequence[GroupHit], start_tokens: int, pace: Pace, margin: flo
     if len(hits) == 1 and hits[0].group.is_prefix:
         return _cap_prefix(hits[0], pace, margin)
     needed = choose_needed(hits, start_tokens)
-    read_bytes = sum(
-        int(np.count_nonzero(_far(it))) * it.group.namespace.block_bytes for it in needed
-    )
-    end_tokens = max((it.start + len(it.tiers)) * it.group.block_tokens for it in needed)
-    num_tokens = end_tokens - start_tokens
+    read_bytes = sum(it.read_bytes for it in needed)
+    num_tokens = max(it.end_tokens for it in needed) - start_tokens
     reason = _judge(read_bytes, num_tokens, pace, margin)
     return whole if reason is None else CappedHit(num_blocks=(0,) * len(hits), reason=reason)
 
 
 def _cap_prefix(hit: GroupHit, pace: Pace, margin: float) -> CappedHit:
     assert pace.read_bytes_per_s is not None
-    far = _far(hit)
+    far = hit.far
     num_blocks = len(far)
     read_bytes = np.cumsum(far, dtype=np.int64) * hit.group.namespace.block_bytes
     reason = _judge(
@@ -95,8 +90,3 @@ def _judge(read_bytes: int, num_tokens: int, pace: Pace, margin: float) -> CutRe
     if load_s <= margin * (pace.compute_wait_s + compute_s):
         return None
     return CutReason.DISK if alone_s > margin * compute_s else CutReason.QUEUE
-
-
-def _far(hit: GroupHit) -> Mask:
-    far: Mask = hit.tiers == int(Tier.DISK)
-    return far

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 from vllm.v1.kv_offload.base import (
     LookupResult,
     OffloadingEvent,
@@ -36,7 +35,6 @@ from kvtier.adapters.vllm.transfer_specs import GroupSave, LoadSpec, SaveSpec
 from kvtier.core_log import logger
 from kvtier.errors import KvtierError
 from kvtier.lease import Lease
-from kvtier.outcome import Tier
 
 LEASE_TTL_S: Final = 120.0
 QUICK_LOAD_S: Final = 0.010
@@ -273,19 +271,16 @@ class KvtierManager(OffloadingManager):
         self, request_id: str, blocks: RequestBlocks, hits: list[GroupHit], start_tokens: int
     ) -> list[GroupHit]:
         """Returns what of a hit is worth its load; notes whether that should wait."""
-        found_tokens = _end_tokens(hits)
+        found_tokens = max(it.end_tokens for it in hits)
         kept, reason = self._limiter.limit(request_id, hits, start_tokens)
         if reason is not None:
-            kept_tokens = _end_tokens(kept) if kept else start_tokens
+            kept_tokens = max((it.end_tokens for it in kept), default=start_tokens)
             blocks.cut = (reason, found_tokens - kept_tokens)
             for chain, hit in zip(blocks.chains, kept, strict=False):
                 chain.set_found(hit.start, hit.mask)
         needed = choose_needed(kept, start_tokens) if kept else []
-        far = [it for it in needed if bool(np.any(it.tiers == int(Tier.DISK)))]
-        blocks.read_bytes = sum(
-            int(np.count_nonzero(it.tiers == int(Tier.DISK))) * it.group.namespace.block_bytes
-            for it in far
-        )
+        far = [it for it in needed if it.read_bytes > 0]
+        blocks.read_bytes = sum(it.read_bytes for it in far)
         if far and self._engine.has_both_tiers:
             blocks.is_pending = self._brings_nearer(request_id, blocks, far)
         # A place in the line is kept until all was read.
@@ -329,7 +324,3 @@ class KvtierManager(OffloadingManager):
             # Leases end with their store, and the interpreter's exit may close that first.
             with contextlib.suppress(KvtierError):
                 lease.release()
-
-
-def _end_tokens(hits: Sequence[GroupHit]) -> int:
-    return max((it.start + len(it.tiers)) * it.group.block_tokens for it in hits)

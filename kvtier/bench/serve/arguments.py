@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from kvtier.bench.argument_types import positive, seconds
+
 _DESCRIPTION = """\
 Measures an OpenAI-compatible vLLM under one workload in each mode: off (no connector), cpu, disk
 and hybrid of kvtier, and vLLM's native offloading or LMCache where asked for. vLLM is started for
@@ -58,17 +60,17 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         "--setting", action="append", metavar="NAME=VALUE", help="a further setting of kvtier"
     )
     group.add_argument(
-        "--block-tokens", type=_positive, default=32, metavar="N", help="(default: 32)"
+        "--block-tokens", type=positive, default=32, metavar="N", help="(default: 32)"
     )
     group.add_argument(
         "--device-tokens",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="tokens whose KV the engine itself may keep (default: what it finds room for)",
     )
     group.add_argument(
         "--start-s",
-        type=_seconds,
+        type=seconds,
         default=600.0,
         metavar="S",
         help="how long vLLM may take to be ready (default: 600)",
@@ -88,47 +90,45 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--prompts",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="prompts, conversations, documents or requests of the trace (32, 32, 16; trace: 200)",
     )
-    group.add_argument(
-        "--visits", type=_positive, metavar="N", help="times each is asked (1, 4, 4)"
-    )
+    group.add_argument("--visits", type=positive, metavar="N", help="times each is asked (1, 4, 4)")
     group.add_argument(
         "--input-tokens",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="of a prompt, a conversation's first one (4096, 4096, 8192); trace: longer ones are "
         "left out (32768)",
     )
     group.add_argument(
         "--output-tokens",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="of each answer (1024, 128, 128); trace: at most (128)",
     )
     group.add_argument(
-        "--concurrency", type=_positive, default=32, metavar="N", help="requests at once (32)"
+        "--concurrency", type=positive, default=32, metavar="N", help="requests at once (32)"
     )
     group.add_argument("--trace", metavar="FILE", help="one object with 'hash_ids' a line")
     group.add_argument(
         "--trace-block-tokens",
-        type=_positive,
+        type=positive,
         default=512,
         metavar="N",
         help="tokens that an id of the trace becomes (default: 512)",
     )
     group.add_argument(
         "--trace-speed",
-        type=_seconds,
+        type=seconds,
         default=0.0,
         metavar="X",
         help="1: at the trace's pace; 0: as fast as answers come (default)",
     )
     group.add_argument(
         "--vocabulary-tokens",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="ids of prompts are below it (default: of --model's folder, else 10000)",
     )
@@ -137,13 +137,13 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measuring")
-    group.add_argument("--runs", type=_positive, default=3, metavar="N", help="(default: 3)")
+    group.add_argument("--runs", type=positive, default=3, metavar="N", help="(default: 3)")
     group.add_argument(
         "--warm-up", type=int, default=5, metavar="N", help="requests before the runs (default: 5)"
     )
     group.add_argument(
         "--timeout-s",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         metavar="S",
         help="longest time without a token, from sending on (default: 5); raise it where requests "
@@ -163,17 +163,3 @@ def _run_serve(arguments: argparse.Namespace) -> int:
     from kvtier.bench.serve.serve_command import run_serve
 
     return run_serve(arguments)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"must be 0 to 86400, got {value}")
-    return value
