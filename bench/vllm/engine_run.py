@@ -50,9 +50,10 @@ def make_prompts(plan: dict[str, Any], engine: Any) -> list[dict[str, list[int]]
 def read_counters(engine: Any) -> dict[str, float]:
     counters = {}
     for metric in engine.get_metrics():
-        if metric.name.startswith("vllm:kvtier_") and hasattr(metric, "value"):
+        tier = metric.labels.get("tier")  # Others are of the engine, or by reason.
+        if metric.name.startswith("vllm:kvtier_") and hasattr(metric, "value") and tier:
             name = metric.name.removeprefix("vllm:kvtier_")
-            counters[f"{metric.labels['tier']}_{name}"] = metric.value
+            counters[f"{tier}_{name}"] = metric.value
     return counters
 
 
