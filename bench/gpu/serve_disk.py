@@ -107,7 +107,6 @@ def main() -> int:
                 results["engines"][mode] = engines[mode].read_answer()
             measure(engines, arguments.turns, results)
             computed = engines["kvtier"].ask("digest check")
-            results["metrics"] = engines["kvtier"].ask("metrics")
             engines["kvtier"].close()
             # However slow the disk is: it is to be read now.
             again = ServedEngine("kvtier", Path(folder), {**settings, "load_cap": "off"})
@@ -122,7 +121,8 @@ def main() -> int:
     finally:
         if arguments.output is not None:
             arguments.output.write_text(json.dumps(results) + "\n")
-    for name, value in sorted(results["metrics"].items()):
+    last = [it["metrics"] for it in results["turns"] if "metrics" in it][-1]
+    for name, value in sorted(last.items()):
         print(f"{name:60} {value:,.0f}")
     is_fast = print_bounds(results["turns"], BOUNDS)
     checks = results["checks"]
@@ -138,8 +138,11 @@ def measure(engines: dict[str, ServedEngine], num_turns: int, results: Figures) 
             figures: Figures = {"mode": mode, "turn": turn}
             for word in ("cold", "revisit"):
                 figures |= engines[mode].ask(f"{word} {turn}")
+            if mode == "kvtier":
+                figures["metrics"] = engines[mode].ask("metrics")
             results["turns"].append(figures)
-            print(json.dumps(figures), flush=True)
+            shown = {name: it for name, it in figures.items() if name != "metrics"}
+            print(json.dumps(shown), flush=True)
 
 
 def compare(computed: Figures, loaded: Figures) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Usage: serve_engine.py PLAN FD. PLAN is JSON: a Workload's fields and kv_transfer, vLLM's
 configuration of a connector or null. Commands come by standard input, a line each: `cold SET`,
-`revisit SET`, `check`, `digest SET`, `metrics`; its end ends the engine. Answers go to the file
-descriptor FD, a line of JSON each, the first one when the engine is up. One thread.
+`alone SET`, `revisit SET`, `check`, `digest SET`, `metrics`; its end ends the engine. Answers go to
+the file descriptor FD, a line of JSON each, the first one when the engine is up. One thread.
 """
 
 from __future__ import annotations
@@ -261,6 +261,9 @@ async def answer(command: str, engine: Any, workload: Workload) -> dict[str, Any
     if word == "metrics":
         await asyncio.sleep(2 * SETTLE_S)
         return read_metrics()
+    if word == "alone":
+        singles = range(workload.num_singles)
+        return {"new_ttft_s": await client.ask_alone(singles, workload.short_tokens)}
     if word == "revisit":
         return await revisit(client, workload)
     cold, _ = await client.visit_all(workload.long_tokens)
