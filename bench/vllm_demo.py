@@ -2,8 +2,8 @@
 
 Usage: vllm_demo.py --python VLLM_PYTHON [--documents N] [--out DIR]. Each document is asked cold,
 again after the others pushed it out of the engine's own cache, and again after the whole engine was
-restarted. Exit 1: an answer differed, or a tier delivered nothing. One thread; engines run in
-processes of their own.
+restarted. Exit 1: an answer differed, or a document was computed again that a tier held. One
+thread; engines run in processes of their own.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ DOCUMENT_FOLDERS = ("/usr/share/common-licenses", str(ROOT / "docs"))
 DOCUMENT_BYTES_MIN = 12_000
 NUM_PROMPT_TOKENS = 1920
 NUM_ANSWER_TOKENS = 24
+BLOCK_TOKENS = 32
 QUESTION = "\n\nQuestion: What is the text above about?\nAnswer: It is about"
 RUN_S_MAX = 900
 ENVIRONMENT = {
@@ -53,6 +54,8 @@ class Visit:
     name: str
     answers: list[str]
     ttft_s: list[float]
+    num_cached: list[int]
+    """Tokens of each document that were not computed."""
     counters: dict[str, float]
 
     @property
@@ -80,7 +83,7 @@ def main() -> int:
     print_visits(visits, documents, num_tokens, console)
     draw(visits, arguments.out / "vllm_demo.png", console)
     shutil.rmtree(work, ignore_errors=True)
-    return judge(visits, time.monotonic() - started_s, console)
+    return judge(visits, num_tokens, time.monotonic() - started_s, console)
 
 
 def find_documents(num_documents: int) -> Iterator[Path]:
@@ -122,6 +125,7 @@ def run_engines(
         "question": QUESTION,
         "num_prompt_tokens": NUM_PROMPT_TOKENS,
         "num_answer_tokens": NUM_ANSWER_TOKENS,
+        "block_tokens": BLOCK_TOKENS,
         "extra": {
             "kv_device": "hybrid",
             "kv_max_cpu_memory": "768MiB",
@@ -202,13 +206,23 @@ def draw(visits: Sequence[Visit], path: Path, console: Console) -> None:
     console.print(f"picture: {os.path.relpath(path)}", highlight=False)
 
 
-def judge(visits: Sequence[Visit], seconds: float, console: Console) -> int:
+def judge(
+    visits: Sequence[Visit], num_tokens: Sequence[int], seconds: float, console: Console
+) -> int:
     cold, host, disk = visits
     faults = [
         f"{visit.name}: an answer differs from the cold one"
         for visit in (host, disk)
         if visit.answers != cold.answers
     ]
+    for visit in (host, disk):
+        # Of each prompt the end is always computed.
+        num_again = sum(
+            num_asked - num_cached > BLOCK_TOKENS
+            for num_asked, num_cached in zip(num_tokens, visit.num_cached, strict=True)
+        )
+        if num_again:
+            faults.append(f"{visit.name}: {num_again} documents were computed again")
     if host.counters.get("host_hits", 0) == 0:
         faults.append("the host tier delivered nothing")
     # Blocks may have been brought to the host tier first, and then count as its hits.

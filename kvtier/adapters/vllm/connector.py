@@ -374,6 +374,7 @@ def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Eng
         num_ranks=parallel_config.world_size if has_ranks(vllm_config) else None,
         is_replicated=has_replicated_kv(vllm_config, kv_cache_config),
         steps_ahead=2 if vllm_config.scheduler_config.async_scheduling else 1,
+        step_tokens_max=vllm_config.scheduler_config.max_num_batched_tokens,
     )
 
 

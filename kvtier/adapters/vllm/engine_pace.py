@@ -5,12 +5,22 @@ Not thread-safe: used by the scheduler's thread only.
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 STEP_TOKENS_MIN: Final = 256
 """Of a step that tells of the rate: in smaller ones other things take most of the time."""
-_SAMPLES_MAX: Final = 15
+SAMPLES_MAX: Final = 15
+"""Steps that tell of the rate: the latest."""
+_PROMPT_SHARE_MIN: Final = 0.25
+"""Of a step's time that is its prompts', whatever steps without any take: a guard against noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    num_tokens: int
+    num_prompt_tokens: int
 
 
 class EnginePace:
@@ -20,20 +30,49 @@ class EnginePace:
     is what that one took: as long as the engine is not without requests in between.
     """
 
-    def __init__(self, *, steps_ahead: int, clock_s: Callable[[], float]) -> None:
-        """steps_ahead: 1, or 2 where vLLM plans a step while another one runs."""
+    def __init__(
+        self,
+        *,
+        steps_ahead: int,
+        clock_s: Callable[[], float],
+        step_tokens_max: int = 2 * STEP_TOKENS_MIN,
+        remembered_tokens_per_s: float | None = None,
+    ) -> None:
+        """steps_ahead: 1, or 2 where vLLM plans a step while another one runs.
+
+        step_tokens_max: more than so many tokens the engine never takes into a step.
+        remembered_tokens_per_s: what an earlier run of the engine came to; holds until this one
+        has computed something.
+        """
         self._clock_s = clock_s
-        self._steps: deque[tuple[float, int]] = deque(maxlen=steps_ahead)
-        """When each was planned, and its tokens of prompts; those that have not ended."""
-        self._samples: deque[float] = deque(maxlen=_SAMPLES_MAX)
+        self._step_tokens_min = min(STEP_TOKENS_MIN, max(1, step_tokens_max // 2))
+        self._remembered_tokens_per_s = remembered_tokens_per_s
+        self._steps: deque[_Step] = deque(maxlen=steps_ahead)
+        """Those that have not ended."""
+        self._began_s = 0.0
+        """When the first of them that has tokens began."""
+        self._samples: deque[tuple[int, float]] = deque(maxlen=SAMPLES_MAX)
+        """Tokens of prompts in a step, and how long it took for them."""
+        self._decode_s: deque[float] = deque(maxlen=SAMPLES_MAX)
+        """How long steps without prompts took."""
         self._left: dict[str, int] = {}
         """Tokens of a request's prompt that no step was planned for yet."""
         self._live: set[str] = set()
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Returns how many tokens of prompts it computes a second; None: not known yet."""
-        return statistics.median(self._samples) if self._samples else None
+        """Returns how many tokens of prompts it computes a second; None: not known yet.
+
+        What a step takes without any prompt does not count: it comes anyhow.
+        """
+        if not self._samples:
+            return self._remembered_tokens_per_s
+        return _weighted_median((it / took_s, it) for it, took_s in self._samples)
+
+    @property
+    def num_samples(self) -> int:
+        """Returns how many steps tell of the rate."""
+        return len(self._samples)
 
     @property
     def wait_s(self) -> float:
@@ -41,11 +80,10 @@ class EnginePace:
         rate = self.tokens_per_s
         if rate is None:
             return 0.0
-        # The first of the steps that have not ended began when the last one was planned.
         running_s = 0.0
-        if self._steps:
-            num_running = sum(num_tokens for _, num_tokens in self._steps)
-            running_s = max(0.0, num_running / rate - (self._clock_s() - self._steps[-1][0]))
+        num_running = sum(it.num_prompt_tokens for it in self._steps)
+        if num_running > 0:
+            running_s = max(0.0, num_running / rate - (self._clock_s() - self._began_s))
         return running_s + sum(self._left.values()) / rate
 
     def begin(self, request_id: str) -> None:
@@ -71,10 +109,29 @@ class EnginePace:
         """Notes that a step was planned, with so many tokens of each request."""
         now_s = self._clock_s()
         if len(self._steps) == self._steps.maxlen:
-            took_s = now_s - self._steps[-1][0]
-            num_ended = self._steps[0][1]
-            if num_ended >= STEP_TOKENS_MIN and took_s > 0:
-                self._samples.append(num_ended / took_s)
+            self._note_end(self._steps.popleft(), now_s)
+        # One without tokens takes no time, and the next one does not wait for it.
+        if not any(it.num_tokens for it in self._steps):
+            self._began_s = now_s
+        self._steps.append(
+            _Step(
+                num_tokens=sum(num_scheduled.values()),
+                num_prompt_tokens=self._take_prompt_tokens(num_scheduled),
+            )
+        )
+
+    def _note_end(self, step: _Step, now_s: float) -> None:
+        if step.num_tokens == 0:
+            return
+        took_s, self._began_s = now_s - self._began_s, now_s
+        if step.num_prompt_tokens == 0:
+            self._decode_s.append(took_s)
+        elif step.num_prompt_tokens >= self._step_tokens_min and took_s > 0:
+            decode_s = statistics.median(self._decode_s) if self._decode_s else 0.0
+            prompt_s = max(took_s - decode_s, _PROMPT_SHARE_MIN * took_s)
+            self._samples.append((step.num_prompt_tokens, prompt_s))
+
+    def _take_prompt_tokens(self, num_scheduled: Mapping[str, int]) -> int:
         num_tokens = 0
         for request_id in [it for it in self._left if it in num_scheduled]:
             num_now = min(self._left[request_id], num_scheduled[request_id])
@@ -82,4 +139,16 @@ class EnginePace:
             self._left[request_id] -= num_now
             if not self._left[request_id]:
                 del self._left[request_id]
-        self._steps.append((now_s, num_tokens))
+        return num_tokens
+
+
+def _weighted_median(weighted: Iterable[tuple[float, int]]) -> float:
+    """Returns the value with half of the weight on either side of it."""
+    ordered = sorted(weighted)
+    half = sum(weight for _, weight in ordered) / 2
+    total = 0.0
+    for value, weight in ordered:
+        total += weight
+        if total >= half:
+            return value
+    raise ValueError("no values")

@@ -44,11 +44,13 @@ class EngineStore:
         num_ranks: int | None = None,
         is_replicated: bool = False,
         steps_ahead: int = 1,
+        step_tokens_max: int = 8192,
     ) -> None:
         """num_ranks: None, the worker is in this process; is_replicated: ranks have equal KV."""
         self.settings = settings
         self.steps_ahead = steps_ahead
         """1, or 2 where vLLM plans a step while another one runs."""
+        self.step_tokens_max = step_tokens_max
         self.rules = rules
         """What holds for requests that say nothing."""
         self._identity = identity
@@ -90,6 +92,18 @@ class EngineStore:
     def has_disk(self) -> bool:
         """Returns whether blocks may have to be read before they are loaded."""
         return self.settings.device in {"disk", "hybrid"}
+
+    @property
+    def folder(self) -> str | None:
+        """Returns where the disk tier lies; None: there is none."""
+        if self.store is None or not self.has_disk:
+            return None
+        return str(self.store.config()["path"]["value"])
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Returns what tells this engine from others, by what it computes and on what."""
+        return {**self._identity, "num_ranks": self.num_ranks}
 
     @property
     def namespace(self) -> Namespace | None:

@@ -26,6 +26,7 @@ from kvtier.adapters.vllm.group_lookup import GroupHit, choose_needed, look_up
 from kvtier.adapters.vllm.hit_limiter import HitLimiter
 from kvtier.adapters.vllm.kv_events import BlockEvents
 from kvtier.adapters.vllm.lora_adapters import LoraAdapters
+from kvtier.adapters.vllm.remembered_pace import RememberedPace
 from kvtier.adapters.vllm.request_blocks import RequestBlocks
 from kvtier.adapters.vllm.request_chain import NO_KEYS, NOTHING_KEPT, PrefetchWait
 from kvtier.adapters.vllm.request_rules import parse_request_rules
@@ -59,7 +60,13 @@ class KvtierManager(OffloadingManager):
     ) -> None:
         self._engine = engine
         self._clock_s = clock_s
-        self._pace = EnginePace(steps_ahead=engine.steps_ahead, clock_s=clock_s)
+        self._remembered = RememberedPace(engine.folder, engine.description)
+        self._pace = EnginePace(
+            steps_ahead=engine.steps_ahead,
+            step_tokens_max=engine.step_tokens_max,
+            remembered_tokens_per_s=self._remembered.read(),
+            clock_s=clock_s,
+        )
         self._limiter = HitLimiter(engine, self._pace, clock_s)
         self._epoch = b""
         self._blocks: dict[str, RequestBlocks] = {}
@@ -109,6 +116,7 @@ class KvtierManager(OffloadingManager):
     def note_step(self, num_scheduled: Mapping[str, int]) -> None:
         """Hears of a step that is planned, with so many tokens of each request."""
         self._pace.note_step(num_scheduled)
+        self._remembered.note(self._pace)
 
     def forbid_loading(self, request_id: str) -> None:
         """Makes every further lookup of a request a miss: one failed load is enough."""
@@ -235,6 +243,7 @@ class KvtierManager(OffloadingManager):
     def shutdown(self) -> None:
         for request_id in list(self._leases):
             self._release_leases(request_id)
+        self._remembered.close(self._pace)
 
     def _find_or_make_blocks(self, request: Any) -> RequestBlocks:
         blocks = self._blocks.get(request.request_id)

@@ -82,6 +82,59 @@ def test_requests_that_wait_keep_the_engine_busy(engine: PlayedEngine) -> None:
     assert engine.pace.tokens_per_s is not None
 
 
+def test_an_engine_with_small_steps_is_known_by_them() -> None:
+    now_s = 100.0
+    pace = EnginePace(steps_ahead=1, step_tokens_max=64, clock_s=lambda: now_s)
+    pace.admit("a", 640)
+    for _ in range(10):
+        pace.note_step({"a": 64})
+        now_s += 0.5
+    pace.note_step({"a": 1})
+    assert pace.tokens_per_s == pytest.approx(128.0)
+
+
+def test_an_earlier_run_is_believed_until_something_was_computed(engine: PlayedEngine) -> None:
+    engine.pace = EnginePace(
+        steps_ahead=engine.steps_ahead,
+        clock_s=lambda: engine.now_s,
+        remembered_tokens_per_s=RATE / 100,
+    )
+    assert engine.pace.tokens_per_s == RATE / 100
+    engine.pace.admit("a", 4000)
+    assert engine.pace.wait_s == pytest.approx(100 * 4000 / RATE)
+    engine.pace.end("a")
+    compute(engine, "b", 8192)
+    assert engine.pace.tokens_per_s == pytest.approx(RATE, rel=0.1)
+
+
+def test_a_step_begins_when_it_is_planned_if_the_engine_has_nothing_else() -> None:
+    """Planning one step ahead: the second plan follows the first, whatever that one takes."""
+    for num_empty in (0, 1, 2, 3):
+        now_s = 100.0
+        pace = EnginePace(steps_ahead=2, clock_s=lambda: now_s)  # noqa: B023
+        pace.begin("a")
+        for _ in range(num_empty):
+            # Nothing to compute while blocks are on their way: such a step ends at once.
+            pace.note_step({})
+            now_s += 0.001
+        pace.admit("a", 4096)
+        pace.note_step({"a": 4096})
+        begin_s = now_s
+        # To launch it takes the processor a while; only then the next one is planned.
+        now_s += 0.03
+        pace.note_step({"a": 1})
+        now_s = begin_s + 4096 / RATE
+        pace.note_step({"a": 1})
+        assert pace.tokens_per_s == pytest.approx(RATE), num_empty
+
+
+def test_what_other_requests_take_in_a_step_is_not_the_prompts(engine: PlayedEngine) -> None:
+    for number in range(10):
+        compute(engine, str(number), 1000, num_decodes=6)
+    # Steps take two milliseconds without any prompt, and 25 more with this one.
+    assert engine.pace.tokens_per_s == pytest.approx(RATE, rel=0.02)
+
+
 def test_small_steps_tell_nothing(engine: PlayedEngine) -> None:
     compute(engine, "a", STEP_TOKENS_MIN - 1)
     assert engine.pace.tokens_per_s is None
