@@ -59,6 +59,27 @@ def test_what_lies_between_two_pages() -> None:
     assert counted.tiers["disk_bytes_read"] == 1.5e9
 
 
+def test_a_request_that_waits_counts_once() -> None:
+    """What the prefix cache was asked grows with each step in which a request waits."""
+    text = """
+vllm:prompt_tokens_total{engine="0"} 5000.0
+vllm:prefix_cache_queries_total{engine="0"} 90000.0
+vllm:prefix_cache_hits_total{engine="0"} 7000.0
+vllm:external_prefix_cache_hits_total{engine="0"} 2100.0
+vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 2500.0
+vllm:prompt_tokens_by_source_total{engine="0",source="local_cache_hit"} 500.0
+vllm:prompt_tokens_by_source_total{engine="0",source="external_kv_transfer"} 2000.0
+vllm:kvtier_blocks{engine="0",tier="host"} 12.0
+vllm:kvtier_hits_total{engine="0",tier="host"} 62.5
+vllm:cache_config_info{block_size="32",num_gpu_blocks="81"} 1.0
+"""
+    counted = read(text)
+    assert counted.hit_rate("device") == pytest.approx(0.1)
+    assert counted.hit_rate("external") == pytest.approx(0.4)
+    assert counted.hit_rate("host") == pytest.approx(0.4)
+    assert counted.new_device_tokens == 4500
+
+
 def test_a_page_has_gauges_and_both_directions() -> None:
     counters = read(BEFORE)
     assert (counters.loaded_bytes, counters.saved_bytes) == (5, 7)

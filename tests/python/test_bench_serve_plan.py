@@ -99,6 +99,7 @@ def test_a_sweep_changes_one_thing() -> None:
 def test_modes_tell_vllm_what_they_are(tmp_path: Path) -> None:
     sizes = TierSizes(
         host_bytes=1 << 30,
+        hybrid_host_bytes=1 << 29,
         disk_bytes=2 << 30,
         disk_host_bytes=1 << 20,
         settings={"checksum": "false"},
@@ -123,10 +124,17 @@ def test_modes_tell_vllm_what_they_are(tmp_path: Path) -> None:
         "io": "threads",
         "checksum": "false",
     }
-    assert extras["hybrid"]["kv_max_cpu_memory"] == 1 << 30
+    assert extras["hybrid"]["kv_max_cpu_memory"] == 1 << 29
     assert extras["native"]["cpu_bytes_to_use"] == 1 << 30
     assert launches["lmcache"].needs == "lmcache"
     assert launches["lmcache"].environment["LMCACHE_MAX_LOCAL_CPU_SIZE"] == "1.000"
+
+
+def test_hybrid_has_the_host_tier_of_cpu_unless_another_one_is_asked_for() -> None:
+    sizes = plan_of(*STARTED, "--host-bytes", "2GiB").sizes
+    assert (sizes.host_bytes, sizes.hybrid_host_bytes) == (2 << 30, 2 << 30)
+    sizes = plan_of(*STARTED, "--host-bytes", "2GiB", "--hybrid-host-bytes", "1GiB").sizes
+    assert (sizes.host_bytes, sizes.hybrid_host_bytes) == (2 << 30, 1 << 30)
 
 
 def test_ids_stay_below_the_model_s_vocabulary(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ def counted_of(*, new_tokens: float = 1000, host_hits: float = 4, disk_read: flo
     tiers = {"host_hits": host_hits, "disk_hits": 0, "disk_bytes_read": disk_read}
     return EngineCounters(
         prompt_tokens=new_tokens,
-        device_asked_tokens=new_tokens,
         tiers=tiers,
         device_room_tokens=500,
         block_tokens=32,

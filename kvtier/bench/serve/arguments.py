@@ -48,6 +48,11 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         "--host-bytes", default="4GiB", metavar="N", help="host tier, not of disk (default: 4GiB)"
     )
     group.add_argument(
+        "--hybrid-host-bytes",
+        metavar="N",
+        help="host tier of hybrid, which has the disk behind it (default: as --host-bytes)",
+    )
+    group.add_argument(
         "--disk-bytes", default="16GiB", metavar="N", help="disk tier (default: 16GiB)"
     )
     group.add_argument(

@@ -10,6 +10,7 @@ TIERS = ("host", "disk")
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TIER_COUNTERS = ("hits", "misses", "evicted", "declined", "bytes_read", "bytes_written")
+_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 _OFFLOADED = "vllm:kv_offload_total_bytes_total"
 
 
@@ -28,7 +29,6 @@ class EngineCounters:
 
     prompt_tokens: float = 0
     generated_tokens: float = 0
-    device_asked_tokens: float = 0
     device_hit_tokens: float = 0
     external_hit_tokens: float = 0
     preemptions: float = 0
@@ -69,26 +69,31 @@ class EngineCounters:
 
     def hit_rate(self, place: str) -> float | None:
         """Share of prompt tokens that came from "device", "host", "disk" or "external"."""
-        if not self.device_asked_tokens:
+        if not self.prompt_tokens:
             return None
         hits = {"device": self.device_hit_tokens, "external": self.external_hit_tokens}.get(place)
         if hits is None:
             if not self.tiers or self.block_tokens is None:
                 return None
             hits = self.tiers.get(f"{place}_hits", 0) * self.block_tokens
-        return hits / self.device_asked_tokens
+        return hits / self.prompt_tokens
 
 
 _SUMS = {
     "prompt_tokens": "vllm:prompt_tokens_total",
     "generated_tokens": "vllm:generation_tokens_total",
-    "device_asked_tokens": "vllm:prefix_cache_queries_total",
     "device_hit_tokens": "vllm:prefix_cache_hits_total",
     "external_hit_tokens": "vllm:external_prefix_cache_hits_total",
     "preemptions": "vllm:num_preemptions_total",
     "loaded_bytes": "",
     "saved_bytes": "",
 }
+_PROMPT_SOURCES = {
+    "device_hit_tokens": "local_cache_hit",
+    "external_hit_tokens": "external_kv_transfer",
+}
+"""Once for each request. What the prefix cache was asked counts again each time that a waiting
+request is looked at; engines that do not tell the sources have only that."""
 
 
 def parse_counters(text: str) -> EngineCounters | None:
@@ -97,6 +102,9 @@ def parse_counters(text: str) -> EngineCounters | None:
     if not any(sample.name.startswith("vllm:") for sample in samples):
         return None
     sums = {field: _sum(samples, name) for field, name in _SUMS.items() if name}
+    if any(sample.name == _BY_SOURCE for sample in samples):
+        for field, source in _PROMPT_SOURCES.items():
+            sums[field] = _sum(samples, _BY_SOURCE, source=source)
     block_tokens, room_tokens = _find_room(samples)
     return EngineCounters(
         **sums,

@@ -88,6 +88,9 @@ def make_plan(arguments: argparse.Namespace) -> ServePlan:
         sweep=Sweep.parse(arguments.sweep) if arguments.sweep else None,
         sizes=TierSizes(
             host_bytes=parse_bytes(arguments.host_bytes, "host-bytes"),
+            hybrid_host_bytes=parse_bytes(
+                arguments.hybrid_host_bytes or arguments.host_bytes, "hybrid-host-bytes"
+            ),
             disk_bytes=parse_bytes(arguments.disk_bytes, "disk-bytes"),
             disk_host_bytes=parse_bytes(arguments.disk_host_bytes, "disk-host-bytes"),
             settings=parse_settings(arguments.setting or ()),

@@ -27,7 +27,8 @@ class TierSizes:
     """What the modes may use beside the device. Sizes in bytes."""
 
     host_bytes: int
-    """Of cpu, hybrid, native and lmcache."""
+    """Of cpu, native and lmcache."""
+    hybrid_host_bytes: int
     disk_bytes: int
     disk_host_bytes: int
     """Host memory of disk, for blocks on their way."""
@@ -77,7 +78,8 @@ def make_launch(mode: str, sizes: TierSizes, disk_folder: Path) -> ModeLaunch:
 
 def _kvtier_connector(mode: str, sizes: TierSizes, disk_folder: Path) -> dict[str, object]:
     extra: dict[str, object] = {"kv_device": mode}
-    extra["kv_max_cpu_memory"] = sizes.disk_host_bytes if mode == DISK else sizes.host_bytes
+    host_bytes = {CPU: sizes.host_bytes, HYBRID: sizes.hybrid_host_bytes}
+    extra["kv_max_cpu_memory"] = host_bytes.get(mode, sizes.disk_host_bytes)
     if mode in DISK_MODES:
         extra |= {"disk_path": str(disk_folder), "disk_bytes": sizes.disk_bytes}
         if sizes.num_io_threads is not None:
