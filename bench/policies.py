@@ -93,11 +93,18 @@ def one_shot() -> Load:
     return make_load(requests, (300, 600, 2_000))
 
 
+def sets() -> Load:
+    """Six documents, each asked three times in turn; then six others, and so on."""
+    requests = ([(number // 18, number % 6, i) for i in range(60)] for number in range(18 * 12))
+    return make_load(requests, (400, 540, 1_000))
+
+
 LOADS: dict[str, Callable[[], Load]] = {
     "scan": scan,
     "loop": loop,
     "zipf": zipf,
     "one-shot": one_shot,
+    "sets": sets,
 }
 
 

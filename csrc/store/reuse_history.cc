@@ -8,7 +8,10 @@ namespace kvtier::store {
 namespace {
 
 constexpr std::size_t kEntriesAtStart = 4096;
-constexpr std::uint32_t kUsesPerRefresh = 4096;
+// The model follows what was counted each time that a store's worth of uses has passed, within
+// these bounds.
+constexpr std::uint32_t kUsesPerRefreshMin = 256;
+constexpr std::uint32_t kUsesPerRefreshMax = 4096;
 constexpr std::uint8_t kUsesMax = 255;
 // So many keys in one bucket do not come by chance.
 constexpr int kBucketRecordsMax = 64;
@@ -35,6 +38,7 @@ ReuseHistory::ReuseHistory(std::uint64_t num_entries_max)
       buckets_(records_.size(), kNowhere) {}
 
 void ReuseHistory::set_num_blocks(std::uint64_t num_blocks) {
+  num_blocks_max_ = std::max(num_blocks_max_, num_blocks);
   num_entries_max_ = std::max(num_entries_max_, std::bit_ceil(2 * num_blocks));
 }
 
@@ -108,7 +112,17 @@ void ReuseHistory::append(Record added) {
   link(head_, added);
   ++head_;
   count_at_risk();
-  if (head_ % kUsesPerRefresh == 0) model_.refresh();
+  if (head_ - refreshed_at_ >= uses_per_refresh()) refresh();
+}
+
+std::uint32_t ReuseHistory::uses_per_refresh() const {
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      std::bit_floor(num_blocks_max_), kUsesPerRefreshMin, kUsesPerRefreshMax));
+}
+
+void ReuseHistory::refresh() {
+  model_.refresh();
+  refreshed_at_ = head_;
 }
 
 void ReuseHistory::link(std::uint32_t position, Record added) {
@@ -168,7 +182,7 @@ bool ReuseHistory::restore(const format::UsesFile& file) {
     restored.num_counted_[step] = restored.head_ > begin ? restored.head_ - begin : 0;
   }
   // Fewer uses than that teach nothing yet, with or without a restart.
-  if (restored.head_ >= kUsesPerRefresh) restored.model_.refresh();
+  if (restored.head_ >= kUsesPerRefreshMin) restored.refresh();
   *this = std::move(restored);
   return true;
 }

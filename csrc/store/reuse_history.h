@@ -81,13 +81,17 @@ class ReuseHistory {
   void link(std::uint32_t position, Record added);
   void reclassify(std::uint32_t position, std::uint8_t use_class);
   void count_at_risk();
+  std::uint32_t uses_per_refresh() const;
+  void refresh();
   void grow();
 
   ReuseModel model_;
   std::uint64_t num_entries_max_;
+  std::uint64_t num_blocks_max_ = 0;
   std::vector<Record> records_;                            // A ring, power of two.
   std::vector<std::uint32_t> buckets_;                     // Position of the newest record.
   std::uint32_t head_ = 0;                                 // Position of the next record.
+  std::uint32_t refreshed_at_ = 0;                         // head_ at the model's last refresh.
   std::array<std::uint32_t, kNumAgeSteps> num_counted_{};  // Records that reached each step.
   std::vector<std::uint32_t> found_;                       // Scratch of note().
   std::uint64_t num_calls_ = 0;

@@ -9,8 +9,8 @@ namespace {
 
 // Sooner than this hardly anything comes back, and a request of a long prompt takes as long.
 constexpr std::uint32_t kFirstStepAge = 1024;
-// Counts lose this share at each refresh, so that a change of load shows after some 50 of them.
-constexpr float kKept = 0.98f;
+// Counts keep this share at each refresh, so that a change of load shows after some 200 of them.
+constexpr float kKept = 0.995f;
 // A class is worth its own counts from here on; before, those of its level; before, the prior.
 constexpr float kTrust = 50;
 // Before anything is known: what was used twice is worth more than what was used once, however
@@ -55,13 +55,26 @@ void ReuseModel::refresh() {
       level_at_risk[level][step] += at_risk_[c][step];
     }
   }
+  std::array<Steps, kNumUseLevels> level_hazards{};
+  for (std::size_t level = 0; level < kNumUseLevels; ++level) {
+    float before = 1;
+    for (std::size_t step = 0; step < kNumAgeSteps; ++step) {
+      // What was used more often is believed to come back no less; the youngest uses of a level
+      // have not had the time to show it. Where younger blocks were seen not to, older ones are
+      // not.
+      const float below = level == 0 ? 0 : level_hazards[level - 1][step];
+      const float prior = std::min(std::max(prior_of(level), below), before);
+      before =
+          (level_returns[level][step] + kTrust * prior) / (level_at_risk[level][step] + kTrust);
+      level_hazards[level][step] = before;
+    }
+  }
   for (std::size_t c = 0; c < kNumUseClasses; ++c) {
     const std::size_t level = use_level_of_class(static_cast<std::uint8_t>(c));
     Steps hazards{};
     for (std::size_t step = 0; step < kNumAgeSteps; ++step) {
-      const float of_level = (level_returns[level][step] + kTrust * prior_of(level)) /
-                             (level_at_risk[level][step] + kTrust);
-      const float of_class = (returns_[c][step] + kTrust * of_level) / (at_risk_[c][step] + kTrust);
+      const float of_class =
+          (returns_[c][step] + kTrust * level_hazards[level][step]) / (at_risk_[c][step] + kTrust);
       hazards[step] = std::clamp(of_class, 0.0f, 1.0f);
       returns_[c][step] *= kKept;
       at_risk_[c][step] *= kKept;

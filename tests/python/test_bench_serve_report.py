@@ -180,6 +180,15 @@ def test_the_articles_order() -> None:
     assert judge_order({"off": {"ttft_mean_s": 1.0}}) is None
 
 
+def test_the_order_is_that_of_later_visits_where_there_are_any() -> None:
+    later = {"off": 4.0, "cpu": 1.0, "disk": 3.0, "hybrid": 2.0}
+    ours = {mode: {"ttft_mean_s": 9.0, "ttft_warm_s": value} for mode, value in later.items()}
+    ours["hybrid"]["ttft_mean_s"] = 9.1
+    text = str(judge_order(ours))
+    assert text.startswith("mean first token of later visits: cpu 1,000 ms < hybrid 2,000 ms")
+    assert text.endswith(": the articles' order")
+
+
 def test_the_table_has_a_column_a_mode_and_the_articles_beside_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

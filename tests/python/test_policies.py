@@ -64,5 +64,29 @@ def test_the_script_prints_every_load_and_the_optimum_is_the_most(tmp_path: Path
         assert all(rate <= rows["100"]["optimum"] for rate in rows["100"].values())
 
 
+def test_a_small_tier_takes_to_the_next_documents_at_once() -> None:
+    """What three rounds of questions left is worth nothing, and no store is too small to see it."""
+    answer = run_script("policies.py", "--only", "sets", "--json")
+    for capacity, rates in json.loads(answer.stdout)["sets"].items():
+        assert rates["adaptive"] > 0.98 * rates["LRU"], capacity
+
+
+def test_a_tier_that_knows_other_habits_learns_new_ones() -> None:
+    """Twenty thousand uses of a few prompts, then documents that are asked three times each."""
+    hot = [[100 * (number * 7919 % 8) + i for i in range(40)] for number in range(500)]
+    sets = [
+        [10_000 + 1_000 * (number // 18) + 100 * (number % 6) + i for i in range(60)]
+        for number in range(18 * 10)
+    ]
+    later_hits = {}
+    for policy in ("lru", "adaptive"):
+        before, after = (
+            _core.simulate_policy(*arrays(requests), policy, 540)[0]
+            for requests in (hot, hot + sets)
+        )
+        later_hits[policy] = after - before
+    assert later_hits["adaptive"] > 0.9 * later_hits["lru"]
+
+
 # Read at import: a fixture hides KVTIER_* variables from the tests.
 SHARED = os.environ.get("KVTIER_SHARED")

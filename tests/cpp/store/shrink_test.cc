@@ -8,6 +8,7 @@ using namespace kvtier::testing;
 namespace {
 
 constexpr std::size_t kBlockBytes = 32 << 10;
+constexpr std::uint64_t kNumParted = 34;
 
 void fill(StoreWorld& world) {
   world.options.disk_bytes = 16 << 20;
@@ -15,12 +16,17 @@ void fill(StoreWorld& world) {
   REQUIRE(world.open().is_ok());
   const auto space = world.add_namespace(kBlockBytes);
   // Roots first and their chains later, so that parents and children lie in different segments.
-  for (std::uint64_t chain = 0; chain < 40; ++chain) {
+  for (std::uint64_t chain = 0; chain < kNumParted; ++chain) {
     world.put(space, chain * 100, 1, kBlockBytes);
     run_for_ns(*world.executor, 10 * kNsPerMs);
   }
-  for (std::uint64_t chain = 0; chain < 40; ++chain) {
+  for (std::uint64_t chain = 0; chain < kNumParted; ++chain) {
     world.put(space, chain * 100 + 1, 9, kBlockBytes, key_of(chain * 100));
+    run_for_ns(*world.executor, 100 * kNsPerMs);
+  }
+  // Those that need nothing moved come last.
+  for (std::uint64_t chain = kNumParted; chain < 40; ++chain) {
+    world.put(space, chain * 100, 10, kBlockBytes);
     run_for_ns(*world.executor, 100 * kNsPerMs);
   }
   world.flush();
