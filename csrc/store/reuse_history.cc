@@ -12,6 +12,10 @@ constexpr std::size_t kEntriesAtStart = 4096;
 // these bounds.
 constexpr std::uint32_t kUsesPerRefreshMin = 256;
 constexpr std::uint32_t kUsesPerRefreshMax = 4096;
+// And counts fade, so that a change of load shows: after 50 refreshes of a large store, and after
+// up to 200 of a small one, which has seen less by then.
+constexpr float kFadedMax = 0.02f;
+constexpr float kFadedMin = 0.005f;
 constexpr std::uint8_t kUsesMax = 255;
 // So many keys in one bucket do not come by chance.
 constexpr int kBucketRecordsMax = 64;
@@ -121,7 +125,8 @@ std::uint32_t ReuseHistory::uses_per_refresh() const {
 }
 
 void ReuseHistory::refresh() {
-  model_.refresh();
+  const float share = static_cast<float>(head_ - refreshed_at_) / kUsesPerRefreshMax;
+  model_.refresh(1 - std::clamp(kFadedMax * share, kFadedMin, kFadedMax));
   refreshed_at_ = head_;
 }
 
@@ -164,6 +169,7 @@ bool ReuseHistory::restore(const format::UsesFile& file) {
       uses.begin(), uses.end(), [](const auto& use) { return use.use_class < kNumUseClasses; });
   if (!has_classes || !restored.model_.set_counts(file.counts)) return false;
   restored.num_calls_ = file.num_calls;
+  restored.num_blocks_max_ = num_blocks_max_;
   restored.records_.assign(std::bit_ceil(std::max(uses.size(), kEntriesAtStart)), Record{});
   restored.buckets_.assign(restored.records_.size(), kNowhere);
   std::vector<std::uint8_t> num_in_buckets(restored.buckets_.size(), 0);

@@ -9,8 +9,6 @@ namespace {
 
 // Sooner than this hardly anything comes back, and a request of a long prompt takes as long.
 constexpr std::uint32_t kFirstStepAge = 1024;
-// Counts keep this share at each refresh, so that a change of load shows after some 200 of them.
-constexpr float kKept = 0.995f;
 // A class is worth its own counts from here on; before, those of its level; before, the prior.
 constexpr float kTrust = 50;
 // Before anything is known: what was used twice is worth more than what was used once, however
@@ -44,15 +42,16 @@ std::size_t age_step_of(std::uint32_t age) {
   return static_cast<std::size_t>(above - kStepBegins.begin()) - 1;
 }
 
-ReuseModel::ReuseModel() { refresh(); }
+ReuseModel::ReuseModel() { refresh(1); }
 
-void ReuseModel::refresh() {
+void ReuseModel::refresh(float kept) {
   std::array<Steps, kNumUseLevels> level_returns{}, level_at_risk{};
   for (std::size_t c = 0; c < kNumUseClasses; ++c) {
     const std::size_t level = use_level_of_class(static_cast<std::uint8_t>(c));
     for (std::size_t step = 0; step < kNumAgeSteps; ++step) {
       level_returns[level][step] += returns_[c][step];
-      level_at_risk[level][step] += at_risk_[c][step];
+      // What was taken back after it had faded is below zero.
+      level_at_risk[level][step] += std::max(0.0f, at_risk_[c][step]);
     }
   }
   std::array<Steps, kNumUseLevels> level_hazards{};
@@ -73,11 +72,11 @@ void ReuseModel::refresh() {
     const std::size_t level = use_level_of_class(static_cast<std::uint8_t>(c));
     Steps hazards{};
     for (std::size_t step = 0; step < kNumAgeSteps; ++step) {
-      const float of_class =
-          (returns_[c][step] + kTrust * level_hazards[level][step]) / (at_risk_[c][step] + kTrust);
+      const float of_class = (returns_[c][step] + kTrust * level_hazards[level][step]) /
+                             (std::max(0.0f, at_risk_[c][step]) + kTrust);
       hazards[step] = std::clamp(of_class, 0.0f, 1.0f);
-      returns_[c][step] *= kKept;
-      at_risk_[c][step] *= kKept;
+      returns_[c][step] *= kept;
+      at_risk_[c][step] *= kept;
     }
     set_values(static_cast<std::uint8_t>(c), hazards);
   }

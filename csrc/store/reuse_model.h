@@ -32,8 +32,8 @@ class ReuseModel {
   void add_return(std::uint8_t use_class, std::uint32_t age) {
     returns_[use_class][age_step_of(age)] += 1;
   }
-  /// Turns the counts into values, and lets old counts fade.
-  void refresh();
+  /// Turns the counts into values, and keeps this share of old counts.
+  void refresh(float kept);
   /// The counts that are not zero, for a model of a later process.
   std::vector<format::ReuseCount> counts() const;
   /// Takes such counts in place of its own; values follow at the next refresh(). False, and nothing

@@ -88,5 +88,20 @@ def test_a_tier_that_knows_other_habits_learns_new_ones() -> None:
     assert later_hits["adaptive"] > 0.9 * later_hits["lru"]
 
 
+def test_a_large_tier_forgets_a_scan_that_was_long() -> None:
+    """A hundred stores' worth of what never comes back, then blocks that come back once each."""
+    scan = [[10**7 + 8 * number + i for i in range(8)] for number in range(50_000)]
+    pairs: list[list[int]] = []
+    for group in range(15):
+        chains = [[8 * (250 * group + number) + i for i in range(8)] for number in range(250)]
+        pairs += chains * 2
+    hits = {
+        policy: _core.simulate_policy(*arrays(scan + pairs), policy, 4_000)[0]
+        for policy in ("lru", "adaptive")
+    }
+    assert hits["lru"] == 15 * 250 * 8
+    assert hits["adaptive"] > 0.5 * hits["lru"]
+
+
 # Read at import: a fixture hides KVTIER_* variables from the tests.
 SHARED = os.environ.get("KVTIER_SHARED")
