@@ -212,8 +212,10 @@ class KvtierConnector(OffloadingConnector):
         return super().request_finished_all_groups(request, block_ids)
 
     def shutdown(self) -> None:
-        super().shutdown()
-        release_engine_store(self._engine_id, self._half)
+        try:
+            super().shutdown()
+        finally:
+            release_engine_store(self._engine_id, self._half)
 
     @classmethod
     def build_prom_metrics(

@@ -3,7 +3,6 @@
 Not thread-safe: used by the scheduler's thread only.
 """
 
-import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,10 @@ SAMPLES_MAX: Final = 15
 """Steps that tell of the rate: the latest."""
 _PROMPT_SHARE_MIN: Final = 0.25
 """Of a step's time that is its prompts', whatever steps without any take: a guard against noise."""
+_WEIGHT_TOKENS_MAX: Final = 1024
+"""A large step tells more than a small one, but not more than all others together."""
+_NUM_REMEMBERED: Final = 3
+"""Steps that the rate of an earlier run stands for, until others have taken their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +44,21 @@ class EnginePace:
         """steps_ahead: 1, or 2 where vLLM plans a step while another one runs.
 
         step_tokens_max: more than so many tokens the engine never takes into a step.
-        remembered_tokens_per_s: what an earlier run of the engine came to; holds until this one
-        has computed something.
+        remembered_tokens_per_s: what an earlier run of the engine came to.
         """
         self._clock_s = clock_s
         self._step_tokens_min = min(STEP_TOKENS_MIN, max(1, step_tokens_max // 2))
-        self._remembered_tokens_per_s = remembered_tokens_per_s
         self._steps: deque[_Step] = deque(maxlen=steps_ahead)
         """Those that have not ended."""
         self._began_s = 0.0
         """When the first of them that has tokens began."""
-        self._samples: deque[tuple[int, float]] = deque(maxlen=SAMPLES_MAX)
-        """Tokens of prompts in a step, and how long it took for them."""
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
+        """Tokens of prompts a second in a step, and its weight."""
+        if remembered_tokens_per_s is not None:
+            remembered = (remembered_tokens_per_s, _WEIGHT_TOKENS_MAX)
+            self._samples.extend([remembered] * _NUM_REMEMBERED)
+        self.num_measured = 0
+        """Steps of this run that told of the rate."""
         self._decode_s: deque[float] = deque(maxlen=SAMPLES_MAX)
         """How long steps without prompts took."""
         self._left: dict[str, int] = {}
@@ -63,16 +69,9 @@ class EnginePace:
     def tokens_per_s(self) -> float | None:
         """Returns how many tokens of prompts it computes a second; None: not known yet.
 
-        What a step takes without any prompt does not count: it comes anyhow.
+        What a step takes for requests beyond their prompts does not count: it comes anyhow.
         """
-        if not self._samples:
-            return self._remembered_tokens_per_s
-        return _weighted_median((it / took_s, it) for it, took_s in self._samples)
-
-    @property
-    def num_samples(self) -> int:
-        """Returns how many steps tell of the rate."""
-        return len(self._samples)
+        return _weighted_median(self._samples) if self._samples else None
 
     @property
     def wait_s(self) -> float:
@@ -102,7 +101,10 @@ class EnginePace:
         self._left.pop(request_id, None)
         self._live.discard(request_id)
         if not self._live:
-            # What comes next is not what the engine was busy with.
+            # What comes next is not what the engine was busy with. vLLM 0.26 tells of an end before
+            # it plans the step after it.
+            if self._steps:
+                self._note_end(self._steps.popleft(), self._clock_s())
             self._steps.clear()
 
     def note_step(self, num_scheduled: Mapping[str, int]) -> None:
@@ -127,9 +129,12 @@ class EnginePace:
         if step.num_prompt_tokens == 0:
             self._decode_s.append(took_s)
         elif step.num_prompt_tokens >= self._step_tokens_min and took_s > 0:
-            decode_s = statistics.median(self._decode_s) if self._decode_s else 0.0
+            is_mixed = step.num_tokens > step.num_prompt_tokens
+            decode_s = min(self._decode_s) if is_mixed and self._decode_s else 0.0
             prompt_s = max(took_s - decode_s, _PROMPT_SHARE_MIN * took_s)
-            self._samples.append((step.num_prompt_tokens, prompt_s))
+            weight = min(step.num_prompt_tokens, _WEIGHT_TOKENS_MAX)
+            self._samples.append((step.num_prompt_tokens / prompt_s, weight))
+            self.num_measured += 1
 
     def _take_prompt_tokens(self, num_scheduled: Mapping[str, int]) -> int:
         num_tokens = 0

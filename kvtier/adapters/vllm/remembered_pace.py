@@ -25,7 +25,7 @@ _IRRELEVANT_FIELDS: Final = frozenset({"fingerprint"})
 
 
 class RememberedPace:
-    """The rate of one engine in one folder; another model, device or version has another one."""
+    """The rate of the last engine in a folder; to another model, device or version it is none."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, engine: Mapping[str, Any]) -> None:
         """folder: None, nothing is kept; engine: what tells it from others."""
@@ -34,7 +34,8 @@ class RememberedPace:
             name: str(engine[name]) for name in sorted(engine) if name not in _IRRELEVANT_FIELDS
         }
         self._engine = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-        self._num_kept = 0
+        self._keep_at = 1
+        """Measured steps at which it is kept next."""
         self._writer: threading.Thread | None = None
 
     def read(self) -> float | None:
@@ -46,32 +47,44 @@ class RememberedPace:
                 kept = json.loads(file.read(_FILE_BYTES_MAX))
             rate = float(kept["tokens_per_s"])
             is_ours = kept["engine"] == self._engine
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
             return None
-        return rate if is_ours and math.isfinite(rate) and rate > 0 else None
+        if not is_ours or not math.isfinite(rate) or rate <= 0:
+            return None
+        # One step alone is not to replace what a whole run came to.
+        self._keep_at = SAMPLES_MAX
+        return rate
 
     def note(self, pace: EnginePace) -> None:
-        """Keeps the rate when it was first measured, and when that is well known."""
-        if pace.num_samples > self._num_kept and pace.num_samples in {1, SAMPLES_MAX}:
-            self._keep(pace)
+        """Keeps the rate when it was first measured, and whenever twice as much tells of it."""
+        if pace.num_measured >= self._keep_at and self._keep(pace):
+            self._keep_at = max(SAMPLES_MAX, 2 * pace.num_measured)
 
     def close(self, pace: EnginePace) -> None:
         """Keeps what this run came to. Waits a second at most."""
-        if pace.num_samples > 0:
-            self._keep(pace)
-        if self._writer is not None:
-            self._writer.join(_WRITE_S_MAX)
+        self._wait_for_writer()
+        if pace.num_measured > 0 and self._keep(pace):
+            self._wait_for_writer()
 
-    def _keep(self, pace: EnginePace) -> None:
-        self._num_kept = pace.num_samples
+    def _keep(self, pace: EnginePace) -> bool:
+        """Returns whether it is being written."""
         is_busy = self._writer is not None and self._writer.is_alive()
         if self._path is None or is_busy:
-            return
+            return False
         text = json.dumps({"engine": self._engine, "tokens_per_s": pace.tokens_per_s})
-        self._writer = threading.Thread(
+        writer = threading.Thread(
             target=_replace, args=(self._path, text), name="kvtier-pace", daemon=True
         )
-        self._writer.start()
+        # No thread may be had: at the end of the interpreter, or of a limit.
+        with contextlib.suppress(RuntimeError):
+            writer.start()
+            self._writer = writer
+            return True
+        return False
+
+    def _wait_for_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.join(_WRITE_S_MAX)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -20,7 +20,7 @@ from kvtier.bench.serve.serve_figures import run_figures
 from kvtier.bench.serve.serve_mode import DISK_MODES, ModeLaunch, make_launch
 from kvtier.bench.serve.serve_plan import Point, ServePlan
 from kvtier.bench.serve.serve_report import ModeResult, ServeReport
-from kvtier.bench.serve.settling import settle
+from kvtier.bench.serve.settling import Settler
 from kvtier.bench.serve.workload import make_sessions, make_warm_up
 from kvtier.bench.serve.workload_run import WorkloadRecord, run_workload
 
@@ -86,14 +86,15 @@ async def _measure_point(
             patient = dataclasses.replace(client, timeout_s=max(plan.start_s, plan.timeout_s))
             record = await run_workload(patient, warm_up, concurrency=point.concurrency)
             _raise_error(record, server, "warm-up")
-        before = await settle(client)
+        settler = Settler(client)
+        before = await settler.settle()
         for run in range(plan.num_runs):
             # One engine may serve several points: prompts come again within a run only.
             sessions = make_sessions(point.shape, point.number * plan.num_runs + run)
             record = await run_workload(client, sessions, concurrency=point.concurrency)
             _say(f"{result.mode}: run {run + 1} of {plan.num_runs}: {record.seconds:.1f} s")
             _raise_error(record, server, f"run {run + 1}")
-            after = await settle(client)
+            after = await settler.settle()
             counted = after.since(before) if after and before else None
             memory_bytes = server.engine.memory_bytes() if server.engine else None
             result.add_run(run, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from kvtier.bench.serve.completion import Client
@@ -17,25 +18,40 @@ _SHORT_PROMPT = tuple(range(16, 24))
 _SHORT_TOKENS = 4
 
 
-async def settle(client: Client) -> EngineCounters | None:
-    """Asks short questions until counts are up to date and what waits for a disk was written.
+class Settler:
+    """Counts what runs have done to one server; its own questions are left out."""
 
-    An engine tells only while it works. Returns None where the server shows no counters of vLLM's,
-    what stands there after SETTLED_S_MAX when a disk takes longer. Raises ServerError.
-    """
-    started_s = time.perf_counter()
-    counters = await count_now(client.server)
-    while counters is not None:
-        passed_s = time.perf_counter() - started_s
-        is_counted = passed_s >= COUNTED_S
-        answer = await client.ask(_SHORT_PROMPT, _SHORT_TOKENS)
-        if answer.failure is not None:
-            raise ServerError(f"between runs: {answer.failure}")
-        if is_counted:
-            counters = await count_now(client.server)
-            if counters is None or not counters.backlog_bytes or passed_s >= SETTLED_S_MAX:
-                break
-    return counters
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._num_asked = 0
+
+    async def settle(self) -> EngineCounters | None:
+        """Asks short questions until counts are up to date and what waits for a disk was written.
+
+        An engine tells only while it works. Returns None where the server shows no counters of
+        vLLM's, what stands there after SETTLED_S_MAX when a disk takes longer. Raises ServerError.
+        """
+        started_s = time.perf_counter()
+        counters = await count_now(self._client.server)
+        while counters is not None:
+            passed_s = time.perf_counter() - started_s
+            is_counted = passed_s >= COUNTED_S
+            answer = await self._client.ask(_SHORT_PROMPT, _SHORT_TOKENS)
+            if answer.failure is not None:
+                raise ServerError(f"between runs: {answer.failure}")
+            self._num_asked += 1
+            if is_counted:
+                counters = await count_now(self._client.server)
+                if counters is None or not counters.backlog_bytes or passed_s >= SETTLED_S_MAX:
+                    break
+        return None if counters is None else self._leave_out_asked(counters)
+
+    def _leave_out_asked(self, counters: EngineCounters) -> EngineCounters:
+        return dataclasses.replace(
+            counters,
+            prompt_tokens=counters.prompt_tokens - self._num_asked * len(_SHORT_PROMPT),
+            generated_tokens=counters.generated_tokens - self._num_asked * _SHORT_TOKENS,
+        )
 
 
 async def count_now(server: ServerUrl) -> EngineCounters | None:

@@ -93,6 +93,40 @@ def test_an_engine_with_small_steps_is_known_by_them() -> None:
     assert pace.tokens_per_s == pytest.approx(128.0)
 
 
+def test_a_prompt_alone_is_not_relieved_of_what_others_took(engine: PlayedEngine) -> None:
+    """Sixty requests decoded in steps of 40 ms, and are gone: nothing of that is in its steps."""
+    for _ in range(10):
+        engine.plan({"others": 60}, int(0.038 * RATE))
+    engine.idle(0.0)
+    engine.pace.end("others")
+    for number in range(4):
+        compute(engine, str(number), 512, num_decodes=0)
+    assert engine.pace.tokens_per_s is not None
+    assert engine.pace.tokens_per_s < RATE
+
+
+def test_one_slow_large_step_among_small_ones_does_not_change_the_rate(
+    engine: PlayedEngine,
+) -> None:
+    engine.pace.admit("slow", 8192)
+    engine.plan({"slow": 8192}, int(3 * RATE))
+    for number in range(14):
+        compute(engine, str(number), 500, num_decodes=1)
+    assert engine.pace.tokens_per_s == pytest.approx(RATE, rel=0.2)
+
+
+def test_prompts_with_one_token_of_answer_tell_the_rate(engine: PlayedEngine) -> None:
+    """vLLM 0.26 tells that such a request has ended before it plans another step."""
+    for number in range(3):
+        engine.pace.begin(str(number))
+        engine.pace.admit(str(number), 8000)
+        engine.plan({str(number): 8000}, 8000)
+        engine.idle(0.0)
+        engine.pace.end(str(number))
+        engine.idle(5.0)
+    assert engine.pace.tokens_per_s == pytest.approx(RATE, rel=0.02)
+
+
 def test_an_earlier_run_is_believed_until_something_was_computed(engine: PlayedEngine) -> None:
     engine.pace = EnginePace(
         steps_ahead=engine.steps_ahead,
@@ -103,7 +137,8 @@ def test_an_earlier_run_is_believed_until_something_was_computed(engine: PlayedE
     engine.pace.admit("a", 4000)
     assert engine.pace.wait_s == pytest.approx(100 * 4000 / RATE)
     engine.pace.end("a")
-    compute(engine, "b", 8192)
+    for number in range(4):
+        compute(engine, f"b{number}", 8192)
     assert engine.pace.tokens_per_s == pytest.approx(RATE, rel=0.1)
 
 
@@ -129,8 +164,12 @@ def test_a_step_begins_when_it_is_planned_if_the_engine_has_nothing_else() -> No
 
 
 def test_what_other_requests_take_in_a_step_is_not_the_prompts(engine: PlayedEngine) -> None:
+    decodes = {f"other {it}": 1 for it in range(30)}
     for number in range(10):
-        compute(engine, str(number), 1000, num_decodes=6)
+        engine.pace.admit(str(number), 1000)
+        engine.plan({str(number): 1000, **decodes}, 1000)
+        for _ in range(6):
+            engine.plan(decodes, 0)
     # Steps take two milliseconds without any prompt, and 25 more with this one.
     assert engine.pace.tokens_per_s == pytest.approx(RATE, rel=0.02)
 

@@ -19,19 +19,27 @@ NUM_BLOCKS = 16
 
 
 class Pace:
-    """An engine that computes RATE tokens a second, one step after the other."""
+    """An engine that computes `rate` tokens a second, one step after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: float | None = None) -> None:
         self.now_s = 100.0
-        self.pace = EnginePace(steps_ahead=1, clock_s=lambda: self.now_s)
+        self.pace = EnginePace(
+            steps_ahead=1, clock_s=lambda: self.now_s, remembered_tokens_per_s=remembered
+        )
 
-    def compute(self, num_steps: int) -> EnginePace:
+    def compute(self, num_steps: int, rate: float = RATE) -> EnginePace:
         for _ in range(num_steps):
             self.pace.admit("a", 400)
             self.pace.note_step({"a": 400})
-            self.now_s += 400 / RATE
+            self.now_s += 400 / rate
         self.pace.note_step({"a": 1})
         return self.pace
+
+
+def wait_for_writers() -> None:
+    for it in threading.enumerate():
+        if it.name == "kvtier-pace":
+            it.join(5.0)
 
 
 def test_the_next_run_knows_the_rate_of_the_last_one(tmp_path: Path) -> None:
@@ -47,11 +55,39 @@ def test_an_engine_that_is_killed_has_kept_it(tmp_path: Path) -> None:
     played, remembered = Pace(), RememberedPace(tmp_path, ENGINE)
     for num_steps in range(1, SAMPLES_MAX + 3):
         remembered.note(played.compute(1))
-        for it in threading.enumerate():
-            if it.name == "kvtier-pace":
-                it.join(5.0)
+        wait_for_writers()
         assert RememberedPace(tmp_path, ENGINE).read() is not None, num_steps
     assert RememberedPace(tmp_path, ENGINE).read() == pytest.approx(RATE)
+
+
+def test_one_slow_step_does_not_replace_what_a_run_came_to(tmp_path: Path) -> None:
+    RememberedPace(tmp_path, ENGINE).close(Pace().compute(30))
+    second = RememberedPace(tmp_path, ENGINE)
+    played = Pace(second.read())
+    # The first prompt of a run pays for much that is done once.
+    second.note(played.compute(1, rate=RATE / 100))
+    wait_for_writers()
+    assert played.pace.tokens_per_s == pytest.approx(RATE)
+    assert RememberedPace(tmp_path, ENGINE).read() == pytest.approx(RATE)
+    # What is really another rate is known soon, and kept.
+    for _ in range(SAMPLES_MAX):
+        second.note(played.compute(1, rate=3 * RATE))
+        wait_for_writers()
+    assert RememberedPace(tmp_path, ENGINE).read() == pytest.approx(3 * RATE)
+
+
+def test_no_thread_to_be_had_costs_the_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    remembered = RememberedPace(tmp_path, ENGINE)
+    pace = Pace().compute(3)
+    remembered.note(pace)
+    remembered.close(pace)
+    assert remembered.read() is None
 
 
 def test_a_run_that_computed_nothing_keeps_what_was_known(tmp_path: Path) -> None:
@@ -87,6 +123,7 @@ def test_another_engine_does_not_take_it(tmp_path: Path, changed: dict[str, Any]
         b'{"engine": "ENGINE", "tokens_per_s": NaN}',
         b'{"engine": "ENGINE", "tokens_per_s": Infinity}',
         b'{"engine": "ENGINE", "tokens_per_s": 5, "more": "' + b"x" * 5000 + b'"}',
+        b'{"engine": "ENGINE", "tokens_per_s": 1' + b"0" * 400 + b"}",
         b"[" * 4000,
         b"\xff\xfe\x00",
     ],

@@ -40,6 +40,8 @@ def test_tokens_are_the_same_after_a_restart_and_failed_loads(run: Run, disk_fol
     extra = {
         "kv_device": "hybrid",
         "disk_path": str(disk_folder),
+        # So small a model computes faster than a disk reads.
+        "load_cap": "off",
         "disk_bytes": "256MiB",
         "staging_bytes": "8MiB",
         "kv_max_cpu_memory": "8MiB",
