@@ -194,13 +194,13 @@ bool HostTier::relocate(EntryIndex entry) {
   const SlotRef source = moved.slot(TierId::kHost);
   const ClassIndex class_index = space_.slots.segment(source.segment_index).class_index;
   auto target = space_.slots.reserve(class_index, entry);
-  if (!target) {
+  // What goes may lie in the very segment that is being emptied, and leaves no slot to move to.
+  while (!target) {
     life_.hold(entry);  // It must not become its own victim.
     const bool has_room = evict_one(class_index);
     life_.unhold(entry);
     if (!has_room) return false;
     target = space_.slots.reserve(class_index, entry);
-    if (!target) return false;
   }
   std::memcpy(address(*target), address(source), space_.slots.slot_bytes(source));
   life_.relocate(entry, TierId::kHost, *target);

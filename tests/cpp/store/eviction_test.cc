@@ -150,6 +150,32 @@ TEST_CASE("several block sizes share both tiers and each gets its turn") {
 }
 
 TEST_CASE(
+    "another size gets room where making it for a parent frees a slot that is no room itself") {
+  StoreWorld world;
+  world.options.eviction = EvictionMode::kLru;
+  open_host_only(world, 4 << 20);
+  constexpr std::size_t kSmallBytes = 32 << 10;
+  const auto small = world.add_namespace(kSmallBytes);
+  const auto large = world.add_namespace(1 << 20);
+  // The oldest segment holds roots. Their children lie elsewhere, the fifth root's being the
+  // oldest: when it goes that root can go too, from the segment that is to be emptied.
+  for (std::uint64_t root = 0; root < 32; ++root) world.put(small, root * 100, 1, kSmallBytes);
+  const auto put_child = [&](std::uint64_t root) {
+    world.put(small, root * 100 + 1, 1, kSmallBytes, key_of(root * 100));
+  };
+  put_child(5);
+  for (std::uint64_t root = 0; root < 32; ++root) {
+    if (root != 5) put_child(root);
+  }
+  for (std::uint64_t other = 0; other < 62; ++other) {
+    REQUIRE(count_done(world.put(small, 10'000 + other * 100, 1, kSmallBytes)) == 1);
+  }
+  REQUIRE(world.store->stats().host.evicted == 0);
+  CHECK(count_done(world.put(large, 0, 1, 1 << 20)) == 1);
+  world.check_consistency();
+}
+
+TEST_CASE(
     "leased blocks and parents are moved with the right bytes when another size needs the room") {
   StoreWorld world;
   open_host_only(world, 4 << 20);
