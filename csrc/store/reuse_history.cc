@@ -85,6 +85,8 @@ void ReuseHistory::note(std::span<ChainUse> chain, std::size_t num_above,
     chain[i].use = BlockUse{head_, added.use_class, added.num_uses};
     append(added);
   }
+  // Once a call, however long its chain is.
+  if (head_ - refreshed_at_ >= uses_per_refresh()) refresh();
 }
 
 std::uint32_t ReuseHistory::find(std::uint32_t tag) {
@@ -116,7 +118,6 @@ void ReuseHistory::append(Record added) {
   link(head_, added);
   ++head_;
   count_at_risk();
-  if (head_ - refreshed_at_ >= uses_per_refresh()) refresh();
 }
 
 std::uint32_t ReuseHistory::uses_per_refresh() const {
