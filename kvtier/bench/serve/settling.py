@@ -15,7 +15,7 @@ SETTLED_S_MAX = 30.0
 _METRICS_S_MAX = 30.0
 # Shorter than any block: nothing of it is saved, or found again.
 _SHORT_PROMPT = tuple(range(16, 24))
-_SHORT_TOKENS = 4
+_SHORT_TOKENS = 1
 
 
 class Settler:

@@ -28,6 +28,12 @@ class ManagerOfTest:
     def resolve(self, request: Any, num_computed_tokens: int) -> None:
         pass
 
+    def admit(self, request: Any, num_loaded_tokens: int) -> None:
+        pass
+
+    def note_step(self, num_scheduled: Any) -> None:
+        pass
+
     def forbid_loading(self, request_id: str) -> None:
         pass
 
