@@ -17,6 +17,7 @@ from fake_openai_server import MODEL, serve
 
 from kvtier.bench.cli import add_bench_parser
 from kvtier.bench.serve import settling
+from kvtier.bench.serve.engine_process import engine_environment
 
 HERE = Path(__file__).resolve().parent
 LOAD = ("--prompts", "3", "--visits", "2", "--input-tokens", "64", "--output-tokens", "4")
@@ -236,3 +237,13 @@ def test_a_python_without_vllm_is_named(bench: Bench, tmp_path: Path) -> None:
     status, out, _ = bench(*words, "--python", tmp_path / "none")
     assert status == 1
     assert f"cannot run {tmp_path / 'none'}" in out
+
+
+def test_all_modes_compute_with_the_same_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU vLLM reserves another core for a connector, which made "off" half as fast."""
+    name = "VLLM_CPU_NUM_OF_RESERVED_CPU"
+    monkeypatch.delenv(name, raising=False)
+    assert engine_environment()[name] == "2"
+    # What the user has set holds for all modes as it is.
+    monkeypatch.setenv(name, "5")
+    assert name not in engine_environment()

@@ -180,6 +180,15 @@ def test_the_articles_order() -> None:
     assert judge_order({"off": {"ttft_mean_s": 1.0}}) is None
 
 
+def test_modes_that_are_level_stand_in_any_order() -> None:
+    figures = {"off": 6.5, "cpu": 0.758, "disk": 0.827, "hybrid": 0.752}
+    text = str(judge_order({mode: {"ttft_warm_s": it} for mode, it in figures.items()}))
+    assert "hybrid 752 ms ≈ cpu 758 ms < disk 827 ms < off 6,500 ms: the articles' order" in text
+    figures["cpu"] = 0.8
+    text = str(judge_order({mode: {"ttft_warm_s": it} for mode, it in figures.items()}))
+    assert text.endswith(": not the articles' order")
+
+
 def test_the_order_is_that_of_later_visits_where_there_are_any() -> None:
     later = {"off": 4.0, "cpu": 1.0, "disk": 3.0, "hybrid": 2.0}
     ours = {mode: {"ttft_mean_s": 9.0, "ttft_warm_s": value} for mode, value in later.items()}

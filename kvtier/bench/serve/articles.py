@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from kvtier.bench.serve.serve_figures import Figures
 from kvtier.bench.serve.serve_mode import CPU, DISK, HYBRID, OFF
@@ -49,6 +50,8 @@ EDGE: Mapping[str, Figures] = {
 
 ORDER = (CPU, HYBRID, DISK, OFF)
 """Best first."""
+LEVEL = 1.05
+"""Times that are so near each other are told apart by no order: runs differ by as much."""
 
 
 def judge_order(figures: Mapping[str, Figures]) -> str | None:
@@ -62,7 +65,11 @@ def judge_order(figures: Mapping[str, Figures]) -> str | None:
     if len(values) < 2:
         return None
     ours = sorted(values, key=lambda mode: values[mode])
-    is_same = ours == list(values)
-    text = " < ".join(f"{mode} {values[mode] * 1e3:,.0f} ms" for mode in ours)
+    text = f"{ours[0]} {values[ours[0]] * 1e3:,.0f} ms"
+    for before, mode in pairwise(ours):
+        is_level = values[mode] <= LEVEL * values[before]
+        text += f" {'≈' if is_level else '<'} {mode} {values[mode] * 1e3:,.0f} ms"
+    wanted = list(values)
+    is_same = all(values[better] <= LEVEL * values[mode] for better, mode in pairwise(wanted))
     which = " of later visits" if is_revisited else ""
     return f"mean first token{which}: {text}: {'the' if is_same else 'not the'} articles' order"

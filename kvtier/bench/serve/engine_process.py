@@ -24,6 +24,7 @@ _TAIL_LINES = 6
 _ERROR = "Error: "
 _TAIL_BYTES = 1 << 16
 _PROC = Path("/proc")
+_RESERVED_CPUS = "VLLM_CPU_NUM_OF_RESERVED_CPU"
 _SESSION_FIELD = 3
 """Of /proc/*/stat, after the name in brackets."""
 
@@ -126,6 +127,10 @@ class EngineProcess:
 def engine_environment() -> dict[str, str]:
     """Variables that every engine gets: kvtier is found also where it runs from its sources."""
     environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    # On a CPU vLLM computes with one core less where it has a connector, or with one more where too
+    # few would be left. All modes compute with the same.
+    if _RESERVED_CPUS not in os.environ:
+        environment[_RESERVED_CPUS] = "2"
     folder = Path(kvtier.__file__).parents[1]
     # An installed one stands among packages of another Python, which must not hide vLLM's.
     if folder.name not in ("site-packages", "dist-packages"):
