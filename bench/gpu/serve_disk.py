@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +26,7 @@ from bench.gpu.serve import (
     ServedEngine,
     ServeError,
     describe_machine,
+    median_ratio_of,
     print_bounds,
     ratio_of,
 )
@@ -34,11 +34,6 @@ from bench.gpu.serve import (
 HOST_BYTES = 4 * GIB
 DISK_BYTES = 40 * GIB
 NUM_DIGESTS_APART = 1  # The end of a prompt is always computed.
-
-
-def single_ratio(ours: Figures, theirs: Figures) -> float:
-    alone_s = [statistics.median(it["single_ttft_s"]) for it in (ours, theirs)]
-    return float(alone_s[0] / alone_s[1])
 
 
 BOUNDS = (
@@ -81,7 +76,7 @@ BOUNDS = (
     Bound(
         name="alone, TTFT beside recomputing",
         other="none",
-        judge=single_ratio,
+        judge=median_ratio_of("single_ttft_s"),
         at_most=1.0,
     ),
 )

@@ -69,7 +69,6 @@ def judge_order(figures: Mapping[str, Figures]) -> str | None:
     for before, mode in pairwise(ours):
         is_level = values[mode] <= LEVEL * values[before]
         text += f" {'≈' if is_level else '<'} {mode} {values[mode] * 1e3:,.0f} ms"
-    wanted = list(values)
-    is_same = all(values[better] <= LEVEL * values[mode] for better, mode in pairwise(wanted))
+    is_same = all(values[better] <= LEVEL * values[mode] for better, mode in pairwise(values))
     which = " of later visits" if is_revisited else ""
     return f"mean first token{which}: {text}: {'the' if is_same else 'not the'} articles' order"
