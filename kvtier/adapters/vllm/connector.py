@@ -203,12 +203,14 @@ class KvtierConnector(OffloadingConnector):
 
     def request_finished(self, request: Request, block_ids: list[int]) -> Any:
         self._limit_last_saves(request, (block_ids,))
+        self._manager.note_answered(request.request_id)
         return super().request_finished(request, block_ids)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> Any:
         self._limit_last_saves(request, block_ids)
+        self._manager.note_answered(request.request_id)
         return super().request_finished_all_groups(request, block_ids)
 
     def shutdown(self) -> None:

@@ -72,6 +72,7 @@ class KvtierManager(OffloadingManager):
         self._blocks: dict[str, RequestBlocks] = {}
         self._adapters = LoraAdapters()
         self._leases: dict[str, list[Lease]] = {}
+        self._unanswered: set[str] = set()
         self._finished: list[str] = []
         self._forgettable: list[str] = []
         self._metrics = StoreMetrics(engine, self._pace, clock_s)
@@ -117,6 +118,16 @@ class KvtierManager(OffloadingManager):
         """Hears of a step that is planned, with so many tokens of each request."""
         self._pace.note_step(num_scheduled)
         self._remembered.note(self._pace)
+
+    def note_answered(self, request_id: str) -> None:
+        """Hears that a request has its last token: vLLM 0.32 plans a step before it calls it over.
+
+        After the last one no step may come in which the engine would ask for metrics.
+        """
+        if request_id in self._unanswered:
+            self._unanswered.remove(request_id)
+            if not self._unanswered:
+                self._metrics.hurry()
 
     def forbid_loading(self, request_id: str) -> None:
         """Makes every further lookup of a request a miss: one failed load is enough."""
@@ -209,9 +220,11 @@ class KvtierManager(OffloadingManager):
         # Of one before it with the same name, if that is not forgotten yet.
         self._blocks.pop(req_context.req_id, None)
         self._pace.begin(req_context.req_id)
+        self._unanswered.add(req_context.req_id)
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
+        self.note_answered(req_context.req_id)
         self._finished.append(req_context.req_id)
         self._limiter.note_coming(req_context.req_id, 0)
         self._pace.end(req_context.req_id)

@@ -94,6 +94,7 @@ class StoreMetrics:
         self._pace = pace
         self._clock_s = clock_s
         self._next_s = 0.0
+        self._is_due = False
         self._counted: dict[tuple[str, str], float] = {}
         self._scheduler_s: list[float] = []
         self._cuts: list[tuple[CutReason, int]] = []
@@ -106,12 +107,16 @@ class StoreMetrics:
         """Notes that so many tokens of a hit are computed, and why."""
         self._cuts.append((reason, num_tokens))
 
+    def hurry(self) -> None:
+        """Lets the next take() tell what is new however early: the engine may not ask again."""
+        self._is_due = True
+
     def take(self) -> OffloadingConnectorStats | None:
         """Returns what is new, or None when it is too early to ask again."""
         now_s = self._clock_s()
-        if self._engine.store is None or now_s < self._next_s:
+        if self._engine.store is None or (now_s < self._next_s and not self._is_due):
             return None
-        self._next_s = now_s + INTERVAL_S
+        self._next_s, self._is_due = now_s + INTERVAL_S, False
         try:
             tiers: Any = self._engine.store.stats()["tiers"]
         except KvtierError:

@@ -1,9 +1,9 @@
 """One run of a real engine in a process of its own: reads a plan as JSON, writes tokens as JSON.
 
 Plan: model; extra (kv_connector_extra_config, None: without kvtier); num_requests; rounds, each
-"ask" or "reset"; seed; num_device_blocks; tells_events; num_ranks (absent: one worker, in this
-process); and faults: every `fail_every`th load lacks its second half, `flips_bytes` spoils what was
-loaded.
+"ask" or "reset"; seed; num_device_blocks; tells_events; metrics_interval_s; num_ranks (absent: one
+worker, in this process); and faults: every `fail_every`th load lacks its second half, `flips_bytes`
+spoils what was loaded.
 """
 
 import json
@@ -140,6 +140,10 @@ def main(plan, out):
         return attached[-1]
 
     Namespace.attach = attach_with_faults
+    if "metrics_interval_s" in plan:
+        from kvtier.adapters.vllm import store_metrics
+
+        store_metrics.INTERVAL_S = plan["metrics_interval_s"]
     from vllm import LLM, SamplingParams
 
     failed_requests = []

@@ -39,7 +39,9 @@ def finish(
     connector._engine = engine
     connector._unproved = {}
     connector.connector_scheduler = SimpleNamespace(
-        _req_status={"r": status}, request_finished=lambda _: (False, None)
+        _req_status={"r": status},
+        request_finished=lambda _: (False, None),
+        manager=KvtierManager(engine),
     )
 
     def end(request: Any, block_ids: list[int]) -> tuple[Any, list[int]]:

@@ -82,7 +82,8 @@ def test_a_restarted_engine_finds_its_blocks_on_disk(
 ) -> None:
     extra = extra_of(mode)
     assert run(extra, "ask")["answers"] == [expected]
-    answered = run(extra, "ask", fail_every=10)
+    # However soon all are answered, the metrics tell of it.
+    answered = run(extra, "ask", fail_every=10, metrics_interval_s=RUN_S)
     assert answered["answers"] == [expected]
     assert answered["metrics"]["vllm:kvtier_hits:disk"] > 0
 
@@ -136,7 +137,7 @@ def test_restarted_ranks_find_their_blocks_on_disk(
 ) -> None:
     extra = extra_of("disk")
     assert run(extra, "ask", **RANKS)["answers"] == [expected_of_ranks]
-    answered = run(extra, "ask", fail_every=10, **RANKS)
+    answered = run(extra, "ask", fail_every=10, metrics_interval_s=RUN_S, **RANKS)
     assert answered["answers"] == [expected_of_ranks]
     assert answered["metrics"]["vllm:kvtier_hits:disk"] > 0
 

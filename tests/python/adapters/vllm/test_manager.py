@@ -313,6 +313,23 @@ def test_metrics_count_what_happened_since_the_last_time(engine: EngineStore) ->
     assert "vllm:kvtier_inserted:('host',)" not in manager.get_stats().reduce()
 
 
+def test_metrics_are_told_with_the_last_answer(engine: EngineStore) -> None:
+    manager = KvtierManager(engine, clock_s=Clock())
+    first, second = Request("a", 2), Request("b", 2)
+    for request in (first, second):
+        manager.on_new_request(request.context)
+    assert manager.get_stats() is not None
+    put_blocks(engine, manager, first, end=2)
+    manager.note_answered("a")
+    assert manager.get_stats() is None
+    # After it the engine has nothing to do, and asks no more.
+    manager.note_answered("b")
+    assert manager.get_stats().reduce()["vllm:kvtier_inserted:('host',)"] == 2
+    manager.on_request_finished(first.context)
+    manager.on_request_finished(second.context)
+    assert manager.get_stats() is None
+
+
 def test_an_engine_that_is_off_has_no_hits_and_saves_nothing() -> None:
     engine = make_engine(kv_device="off")
     attach_tensors(engine)
