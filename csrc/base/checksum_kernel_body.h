@@ -2,6 +2,11 @@
 // internal linkage, so that no path's code can stand in for another's. Pure functions, thread-safe.
 #pragma once
 
+// How far ahead a hash asks for what it reads: with the library's own distance it waits for memory
+// a third of the time. Not measured on other processors, so theirs stays.
+#if defined(__x86_64__)
+#define XXH_PREFETCH_DIST 2048
+#endif
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -31,9 +36,12 @@ inline void store_digest(unsigned char* target, std::uint64_t digest) {
 
 inline void copy_leaf(unsigned char* target, const unsigned char* source) {
   // Pieces of one cache line become plain vector moves; one memcpy of a constant 4 KiB would become
-  // a string instruction, which is slow to start.
+  // a string instruction, which is slow to start. Without the barrier GCC sees through that. What
+  // is asked for ahead is the next leaf.
   for (std::size_t offset = 0; offset < kKernelLeafBytes; offset += 64) {
+    __builtin_prefetch(source + offset + kKernelLeafBytes);
     std::memcpy(target + offset, source + offset, 64);
+    __asm__ volatile("" : : : "memory");
   }
 }
 
