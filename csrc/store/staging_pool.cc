@@ -33,4 +33,16 @@ void StagingPool::release(std::span<std::byte> buffer) {
   extents_.free(static_cast<std::uint64_t>(buffer.data() - arena_->base()), buffer.size());
 }
 
+bool StagingPool::may_hold_more(std::uint64_t held_bytes, std::uint64_t num_bytes) const {
+  if (held_bytes == 0) return true;
+  const std::uint64_t window_bytes = capacity_bytes() / 4;
+  // What it counts as held may have been given back by its writes.
+  const bool is_alone = used_bytes() <= held_bytes;
+  const bool is_pool_idle = used_bytes() + num_bytes <= capacity_bytes() / 2;
+  // A quarter must be room for a block, or the next call would wait for this one.
+  const bool is_room_left = num_bytes <= window_bytes;
+  const std::uint64_t num_windows = is_alone && is_room_left ? 3 : is_pool_idle ? 2 : 1;
+  return held_bytes + num_bytes <= num_windows * window_bytes;
+}
+
 }  // namespace kvtier::store

@@ -30,8 +30,10 @@ class StagingPool {
 
   std::uint64_t capacity_bytes() const { return extents_.capacity_bytes(); }
   std::uint64_t used_bytes() const { return extents_.capacity_bytes() - extents_.free_bytes(); }
-  /// What one call may hold at a time (one block is always allowed).
-  std::uint64_t window_bytes() const { return capacity_bytes() / 4; }
+  /// Whether a call that holds `held_bytes` may take a buffer more: within its window, a quarter of
+  /// the pool, or further ones while the pool is idle otherwise, so that a quarter is left for who
+  /// comes next. Its first is always allowed.
+  bool may_hold_more(std::uint64_t held_bytes, std::uint64_t num_bytes) const;
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
  private:

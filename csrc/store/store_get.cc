@@ -206,20 +206,6 @@ void Store::Impl::issue_loads(GetCall& call) {
   submit_io();
 }
 
-/// Whether the call may take one more staging buffer: within its window, or further ones while the
-/// pool is idle otherwise, so that a quarter is left for who comes next. Its first is always
-/// allowed.
-bool Store::Impl::may_stage_more(const GetCall& call) const {
-  const std::uint64_t slot_bytes = call.space.slot_bytes;
-  if (call.staged_bytes == 0) return true;
-  const bool is_alone = staging_->used_bytes() == call.staged_bytes;
-  const bool is_pool_idle = staging_->used_bytes() + slot_bytes <= staging_->capacity_bytes() / 2;
-  // A quarter must be room for a block, or the next call would wait for this one.
-  const bool is_room_left = slot_bytes <= staging_->window_bytes();
-  const std::uint64_t num_windows = is_alone && is_room_left ? 3 : is_pool_idle ? 2 : 1;
-  return call.staged_bytes + slot_bytes <= num_windows * staging_->window_bytes();
-}
-
 /// Joins or starts the load of block `i`. False: no buffer can be had now.
 bool Store::Impl::start_load(GetCall& call, std::size_t i, std::uint64_t ticket) {
   GetCall::Block& block = call.blocks[i];
@@ -240,7 +226,7 @@ bool Store::Impl::start_load(GetCall& call, std::size_t i, std::uint64_t ticket)
       life_.begin_fill(block.entry, kHost, *slot);
       block.load = loader_->start(block.entry, host_->bytes(*slot).subspan(0, slot_bytes), true);
     } else {
-      if (!may_stage_more(call)) return false;
+      if (!staging_->may_hold_more(call.staged_bytes, slot_bytes)) return false;
       const auto buffer = staging_->reserve(ticket, slot_bytes);
       if (!buffer) return false;
       block.load = loader_->start(block.entry, *buffer, false);

@@ -277,7 +277,6 @@ class Store::Impl {
   Task<Outcomes> run_get(GetRequest request, const Namespace& space, Flow& flow);
   void plan_get(GetCall& call);
   void issue_loads(GetCall& call);
-  bool may_stage_more(const GetCall& call) const;
   bool start_load(GetCall& call, std::size_t i, std::uint64_t ticket);
   std::size_t deliver_from_host(GetCall& call, std::size_t first, std::size_t limit, Flow& flow);
   Task<Outcome> deliver_from_disk(GetCall& call, std::size_t i, Flow& flow);

@@ -98,7 +98,7 @@ void Store::Impl::note_in_window(PutCall& call, std::size_t i) {
 }
 
 bool Store::Impl::has_window_room(const PutCall& call) const {
-  return call.window_bytes + call.space.slot_bytes <= staging_->window_bytes();
+  return staging_->may_hold_more(call.window_bytes, call.space.slot_bytes);
 }
 
 /// A child that came to the disk before its parent would be declined.

@@ -17,12 +17,14 @@ from kvtier.bench.block_source import (
     bench_namespace,
     fresh_salt,
 )
-from kvtier.bench.disk_pairs import DiskPairs, TimedBytes, find_slot_bytes
+from kvtier.bench.disk_pairs import DiskPairs
 from kvtier.bench.disk_report import GOOD, NO_DISK_TRAFFIC, DiskReport, rate_of
 from kvtier.bench.figure import busy_note, load_average, print_figures
+from kvtier.bench.open_slots import find_slot_bytes
 from kvtier.bench.raw_device import detect_medium
 from kvtier.bench.raw_transfer import open_raw_transfers
 from kvtier.bench.simulated_disk import PaperDisk, parse_paper_disk
+from kvtier.bench.timed_bytes import TimedBytes
 from kvtier.block_store import open_store
 from kvtier.errors import ConfigError, TierIOError
 from kvtier.units import MIB, parse_bytes
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
     from kvtier import BlockStore
 
 NUM_PAIRS_MIN = 7
-# A pair reads twice and writes four times, store and bare device together, and reads once more for
-# the CPU reference; making segments anew and checking bytes comes on top.
-_PASSES_A_PAIR = 7
+# A pair reads twice and writes four times, store and bare device together, reads once more for the
+# CPU reference, and once more each way by bare loops; making segments anew and checking bytes comes
+# on top.
+_PASSES_A_PAIR = 9
 _NUM_BYTES_MAX = 1 << 30
 _NUM_BLOCKS_MIN = 16
 _DEPTH_MAX = 64
@@ -136,6 +139,7 @@ def _measure(task: DiskTask, store: BlockStore, source: BlockSource) -> DiskRepo
         overwriting_puts=pairs.overwriting_puts,
         verified_reads=pairs.verified_reads,
         bare_gets=pairs.bare_gets,
+        bare_puts=pairs.bare_puts,
         wrong_bytes=pairs.wrong_bytes,
         depth=depth,
         raw_engine=raw_engine,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvtier.bench.disk_pairs import Pairs, TimedBytes, median
 from kvtier.bench.figure import Figure
+from kvtier.bench.timed_bytes import Pairs, TimedBytes, median
 from kvtier.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class DiskReport:
     overwriting_puts: Pairs
     verified_reads: Pairs
     bare_gets: Pairs
+    bare_puts: Pairs
     wrong_bytes: int
     depth: int
     raw_engine: str
@@ -61,13 +62,17 @@ class DiskReport:
             },
             "put": {
                 **_side(self.fresh_puts, "bytes_written"),
-                "overwriting": _side(self.overwriting_puts, "bytes_written"),
+                "overwriting": {
+                    **_side(self.overwriting_puts, "bytes_written"),
+                    "bare_ratio": median(self.bare_puts.ratios) or None,
+                },
             },
             "raw": {
                 "read_gb_per_s": rate_of(self.gets.raw),
                 "write_gb_per_s": rate_of(self.fresh_puts.raw),
                 "overwrite_gb_per_s": rate_of(self.overwriting_puts.raw),
                 "bare_get_gb_per_s": rate_of(self.bare_gets.raw) or None,
+                "bare_put_gb_per_s": rate_of(self.bare_puts.raw) or None,
                 "verified_read_cpu_s_per_gb": _cpu_of(self.verified_reads.raw),
                 "bytes_read": moved_bytes_of(self.gets.raw),
                 "bytes_written": moved_bytes_of(self.fresh_puts.raw)
@@ -99,6 +104,9 @@ class DiskReport:
         if self.bare_gets.ratios:
             name = f"disk get / raw read beside hash + copy in a second thread, {size}"
             figures.append(_ratio(name, self.bare_gets, get_min, at_most=None))
+        if self.bare_puts.ratios:
+            name = f"disk put + flush / raw write beside hash + copy in a second thread, {size}"
+            figures.append(_ratio(name, self.bare_puts, PUT_RATIO_MIN, at_most=None))
         cpu_ratios = self.verified_reads.cpu_ratios
         if cpu_ratios:
             figures.append(

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import kvtier
+from kvtier.bench.bare_loops import BareLoops
 from kvtier.bench.block_source import (
     BenchmarkError,
     BlockSource,
@@ -22,7 +24,7 @@ from kvtier.bench.block_source import (
     fresh_salt,
     wait_for_backlog,
 )
-from kvtier.bench.disk_pairs import DiskPairs
+from kvtier.bench.disk_pairs import DiskPairs, nameless_file
 from kvtier.bench.figure import Figure
 from kvtier.bench.pairs import NUM_PAIRS, spread, time_pairs
 from kvtier.bench.payload import U8
@@ -36,34 +38,62 @@ _HOT_BLOCKS = 16
 
 
 def measure_writing(folder: Path, is_quick: bool) -> list[Figure]:
-    """The 99th percentile of host hits while the disk writes at full rate, against an idle disk."""
+    """The 99th percentile of host hits while the disk writes at full rate, against an idle disk;
+    and of bare copies beside bare writes, copies and hashes: the processors' and the memory's part.
+    """
     num_gets = 200 if is_quick else 2000
-    idle_us, busy_us, written_bytes = [], [], 0
-    with kvtier.open(folder, host_bytes=256 * MIB, disk_bytes=2048 * MIB) as store:
+    gets, copies, written_bytes = _Disturbed(), _Disturbed(), 0
+    with ExitStack() as stack:
+        store = stack.enter_context(
+            kvtier.open(folder, host_bytes=256 * MIB, disk_bytes=2048 * MIB)
+        )
         hot = BlockSource(bench_namespace(store, _BLOCK_BYTES), _HOT_BLOCKS)
         hot.put_all(store)
         store.flush(60)
         out = np.zeros((1, _BLOCK_BYTES), dtype=np.uint8)
-        with hot.namespace.lease(hot.keys, ttl_s=3600.0):
-            for _ in range(NUM_PAIRS):
-                idle_us.append(_p99_us(hot, out, num_gets))
-                before = tier_counters(store)["disk"]["bytes_written"]
-                with _writing(store):
-                    busy_us.append(_p99_us(hot, out, num_gets))
-                    written_bytes += tier_counters(store)["disk"]["bytes_written"] - before
-                wait_for_backlog(store, 0)
-    ratios = [busy / idle for busy, idle in zip(busy_us, idle_us, strict=True)]
+        transfers = stack.enter_context(
+            open_raw_transfers(depth=4, op_bytes=_BLOCK_BYTES, num_buffers=8)
+        )
+        loops = BareLoops(transfers)
+        fd = stack.enter_context(nameless_file(folder))
+        stack.enter_context(hot.namespace.lease(hot.keys, ttl_s=3600.0))
+        get = partial(_get_one, hot, out)
+        copy = partial(_copy_one, hot.data, out)
+        for _ in range(NUM_PAIRS):
+            gets.idle_us.append(_p99_us(get, num_gets))
+            before = tier_counters(store)["disk"]["bytes_written"]
+            with _writing(store):
+                gets.busy_us.append(_p99_us(get, num_gets))
+                written_bytes += tier_counters(store)["disk"]["bytes_written"] - before
+            wait_for_backlog(store, 0)
+            copies.idle_us.append(_p99_us(copy, num_gets))
+            with _repeating(lambda: loops.put(hot.data, fd)):
+                copies.busy_us.append(_p99_us(copy, num_gets))
     if not written_bytes:
         raise BenchmarkError("no disk traffic: nothing was written beside the gets")
+    written = f"{written_bytes / 1e9:.1f} GB written meanwhile"
     return [
-        Figure(
-            name="p99 of a host get while the disk writes / idle",
-            value=statistics.median(ratios),
-            at_most=2.0,
-            note=f"{statistics.median(busy_us):.0f} and {statistics.median(idle_us):.0f} µs a "
-            f"1 MiB block; {written_bytes / 1e9:.1f} GB written meanwhile; {spread(ratios)}",
-        )
+        gets.figure("p99 of a host get while the disk writes / idle", written, at_most=2.0),
+        copies.figure("the same of bare copies beside bare writes, hashes and copies", "no store"),
     ]
+
+
+@dataclass
+class _Disturbed:
+    """Times of the same calls with and without something else going on, a pair each."""
+
+    idle_us: list[float] = field(default_factory=list)
+    busy_us: list[float] = field(default_factory=list)
+
+    def figure(self, name: str, note: str, at_most: float | None = None) -> Figure:
+        ratios = [busy / idle for busy, idle in zip(self.busy_us, self.idle_us, strict=True)]
+        return Figure(
+            name=name,
+            value=statistics.median(ratios),
+            at_most=at_most,
+            note=f"{statistics.median(self.busy_us):.0f} and {statistics.median(self.idle_us):.0f} "
+            f"µs a 1 MiB block; {note}; {spread(ratios)}",
+        )
 
 
 def measure_counting(folder: Path, is_quick: bool) -> list[Figure]:
@@ -173,40 +203,58 @@ def _get_all(source: BlockSource, out: U8) -> None:
         raise BenchmarkError(f"got {num_got} of {source.num_blocks} blocks")
 
 
-def _p99_us(hot: BlockSource, out: U8, num_gets: int) -> float:
+def _p99_us(call: Callable[[int], None], num_calls: int) -> float:
     times_us = []
-    for index in range(num_gets):
-        key = hot.keys[index % hot.num_blocks :][:1]
+    for index in range(num_calls):
         started_s = time.perf_counter()
-        num_got = hot.namespace.get(key, out).num_blocks
+        call(index)
         times_us.append((time.perf_counter() - started_s) * 1e6)
-        if num_got != 1:
-            raise BenchmarkError("a leased block was not got")
     return percentile(times_us, 99) or 0.0
+
+
+def _get_one(hot: BlockSource, out: U8, index: int) -> None:
+    key = hot.keys[index % hot.num_blocks :][:1]
+    if hot.namespace.get(key, out).num_blocks != 1:
+        raise BenchmarkError("a leased block was not got")
+
+
+def _copy_one(data: U8, out: U8, index: int) -> None:
+    np.copyto(out[0], data[index % len(data)])
 
 
 @contextmanager
 def _writing(store: kvtier.BlockStore) -> Iterator[None]:
     """Puts new blocks in a thread, as fast as the disk takes them; removes them afterwards."""
-    is_over = threading.Event()
-    errors: list[Exception] = []
     source = BlockSource(bench_namespace(store, _BLOCK_BYTES, salt=fresh_salt()), 64)
 
     def write() -> None:
+        source.put_all(store, backlog_bytes_max=16 * MIB)
+        source.namespace.delete(source.keys)
+
+    with _repeating(write):
+        yield
+
+
+@contextmanager
+def _repeating(call: Callable[[], object]) -> Iterator[None]:
+    """Calls it in a thread, again and again."""
+    is_over = threading.Event()
+    errors: list[Exception] = []
+
+    def repeat() -> None:
         try:
             while not is_over.is_set():
-                source.put_all(store, backlog_bytes_max=16 * MIB)
-                source.namespace.delete(source.keys)
+                call()
         except Exception as error:
             errors.append(error)
 
-    writer = threading.Thread(target=write)
-    writer.start()
+    thread = threading.Thread(target=repeat)
+    thread.start()
     try:
         yield
     finally:
         is_over.set()
-        writer.join()
+        thread.join()
     if errors:
         raise errors[0]
 

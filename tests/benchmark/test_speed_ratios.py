@@ -18,8 +18,8 @@ import pytest
 import kvtier
 from kvtier.bench.block_source import BlockSource, bench_namespace
 from kvtier.bench.disk_command import DiskTask, measure_disk
-from kvtier.bench.disk_pairs import median
 from kvtier.bench.pairs import time_pairs
+from kvtier.bench.timed_bytes import median
 
 MIB = 1 << 20
 NUM_BLOCKS = 32

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from kvtier.bench.cli import add_bench_parser
-from kvtier.bench.disk_pairs import DiskPairs, TimedBytes
+from kvtier.bench.disk_pairs import DiskPairs
 from kvtier.bench.simulated_disk import PaperDisk, parse_paper_disk
+from kvtier.bench.timed_bytes import TimedBytes
 from kvtier.errors import ConfigError
 
 Bench = Callable[..., tuple[int, str, str]]
@@ -55,6 +56,9 @@ def test_the_report_has_its_fields_and_the_bytes_of_the_disk_tier(
     for side in (report["get"], report["put"], report["put"]["overwriting"]):
         assert 0 < side["ratio_min"] <= side["ratio"] <= side["ratio_max"]
     assert report["get"]["cpu_ratio"] > 0
+    # What bare loops reach without a store, which no disk faster than the memory can hide.
+    assert report["get"]["bare_ratio"] > 0
+    assert report["put"]["overwriting"]["bare_ratio"] > 0
     left = {path.name.split(".")[0] for path in (disk_folder / "store").iterdir()}
     assert left == {"kvtier"}
 

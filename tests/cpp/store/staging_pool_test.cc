@@ -27,5 +27,33 @@ TEST_CASE("G7: staging goes to the first in line, and nobody passes it") {
   pool.leave_line(second);
   CHECK(pool.reserve(0, 4096).has_value());
   CHECK(pool.used_bytes() == (32 << 10) + 2 * 4096);
-  CHECK(pool.window_bytes() == 16 << 10);
+}
+
+TEST_CASE("a call alone holds three quarters of the staging, one of several a quarter") {
+  StagingPool pool(std::move(Arena::create(64 << 10)).value());
+  const std::uint64_t window_bytes = 16 << 10;
+  // Whatever its size, and whoever else is there.
+  auto other = pool.reserve(0, 48 << 10);
+  REQUIRE(other.has_value());
+  CHECK(pool.may_hold_more(0, 64 << 10));
+  CHECK_FALSE(pool.may_hold_more(window_bytes, 4096));
+  pool.release(*other);
+
+  REQUIRE(pool.reserve(0, window_bytes).has_value());
+  CHECK(pool.may_hold_more(window_bytes, window_bytes));
+  // Of such blocks the next call could not get one beside three windows.
+  CHECK_FALSE(pool.may_hold_more(window_bytes, window_bytes + 4096));
+  REQUIRE(pool.reserve(0, window_bytes).has_value());
+  CHECK(pool.may_hold_more(2 * window_bytes, window_bytes));
+  REQUIRE(pool.reserve(0, window_bytes).has_value());
+  CHECK_FALSE(pool.may_hold_more(3 * window_bytes, 4096));
+}
+
+TEST_CASE("a call holds half of a staging that nobody else uses much of") {
+  StagingPool pool(std::move(Arena::create(64 << 10)).value());
+  REQUIRE(pool.reserve(0, 16 << 10).has_value());
+  const std::uint64_t own_bytes = 12 << 10;
+  CHECK(pool.may_hold_more(own_bytes, 16 << 10));
+  REQUIRE(pool.reserve(0, 16 << 10).has_value());
+  CHECK_FALSE(pool.may_hold_more(own_bytes, 8 << 10));
 }
