@@ -10,7 +10,7 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:strict_string_checks=1:detect
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 
 cpp_tests() {
-  build/asan/kvtier_cpp_tests --force-colors=false >build/logs/doctest.log 2>&1
+  build/asan/kvtier_cpp_tests --force-colors=false "$@" >build/logs/doctest.log 2>&1
   local status=$?
   cat build/logs/doctest.log
   sed -n 's/^\[doctest\] test cases: */note: cases /p' build/logs/doctest.log
@@ -27,6 +27,10 @@ failed=()
 if tools/run_step.sh "C++ build, sanitizers" tools/build_cpp.sh build/asan \
   -DKVTIER_SANITIZE=address -DKVTIER_BUILD_TESTS=ON -DKVTIER_BUILD_FUZZ=ON; then
   tools/run_step.sh "C++ tests" bash -c cpp_tests || failed+=("C++ tests")
+  # Those of the real store, with the engine that `io=auto` does not choose here.
+  KVTIER_TEST_IO=threads tools/run_step.sh "C++ tests, I/O by threads" \
+    bash -c "cpp_tests -sf='*store_threads_test*,*store_stress_test*,*loader_test*'" ||
+    failed+=("C++ tests, I/O by threads")
   tools/run_step.sh "fuzz corpora" tools/replay_corpora.sh build/asan/fuzz || failed+=("fuzz corpora")
 else
   failed+=("C++ build")

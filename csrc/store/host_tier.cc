@@ -30,6 +30,11 @@ HostTier::HostTier(BlockLife& life, TierSpace& space, std::shared_ptr<Arena> are
       segment_target_bytes_(kvtier::store::segment_target_bytes(capacity_bytes)),
       extents_(capacity_bytes, kPageBytes) {}
 
+void HostTier::set_prefaulter(std::unique_ptr<Prefaulter> prefaulter) {
+  prefaulter_ = std::move(prefaulter);
+  prefaulter_->note_used(0);
+}
+
 std::optional<SlotRef> HostTier::reserve(ClassIndex class_index, EntryIndex owner) {
   if (!is_present()) return std::nullopt;
   if (space_.slots.size_class(class_index).slot_bytes > capacity_bytes_) return std::nullopt;
@@ -63,6 +68,7 @@ bool HostTier::add_segment(ClassIndex class_index) {
     if (!offset_bytes) continue;
     if (space_.slots.add_segment(class_index, static_cast<std::uint32_t>(num_slots),
                                  *offset_bytes)) {
+      if (prefaulter_) prefaulter_->note_used(*offset_bytes + length_bytes);
       return true;
     }
     extents_.free(*offset_bytes, length_bytes);

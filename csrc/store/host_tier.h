@@ -12,6 +12,7 @@
 #include "memory/arena.h"
 #include "memory/extent_allocator.h"
 #include "store/block_life.h"
+#include "store/prefaulter.h"
 
 namespace kvtier::store {
 
@@ -25,6 +26,9 @@ class HostTier {
   std::uint64_t capacity_bytes() const { return capacity_bytes_; }
   /// The largest slot that this tier takes.
   std::uint64_t slot_bytes_max() const { return capacity_bytes_ / 4; }
+
+  /// Has memory provided ahead of the segments that will be added.
+  void set_prefaulter(std::unique_ptr<Prefaulter> prefaulter);
 
   /// A slot of the class for `owner`; evicts if it must. Nothing when none can be had.
   std::optional<SlotRef> reserve(ClassIndex class_index, EntryIndex owner);
@@ -58,6 +62,7 @@ class HostTier {
   const std::uint64_t capacity_bytes_;
   const std::uint64_t segment_target_bytes_;
   ExtentAllocator extents_;
+  std::unique_ptr<Prefaulter> prefaulter_;  // Null: memory is provided when it is first touched.
   std::uint32_t num_evictions_ = 0;
 };
 

@@ -208,7 +208,8 @@ void Store::Impl::advance_job(RunningJob& run, Locked& locked) {
     if (!locked.lock().owns_lock()) locked.lock().lock();
     return break_job(run, error.what());
   }
-  if (run.flow.is_giving_way()) return post_job(run);
+  // Where nothing is waited for any more, as in a store that has failed, nobody would wake it.
+  if (run.flow.is_giving_way() || is_wait_over(run.flow)) return post_job(run);
   suspend(run);
 }
 

@@ -22,6 +22,10 @@ std::uint32_t choose_open_files_max() {
       std::clamp<std::uint64_t>(limit.rlim_cur / 4, 8, kOpenFilesMax));
 }
 
+constexpr std::uint64_t kPrefaultBytesMin = 16ull << 20;
+constexpr std::uint64_t kPrefaultBytesMax = 256ull << 20;
+constexpr std::uint64_t kPrefaultStagingBytes = 64ull << 20;
+
 }  // namespace
 
 Store::Impl::Impl(const StoreOptions& options, StoreSeams seams)
@@ -91,9 +95,24 @@ Status Store::Impl::open() {
       return kNeverNs;
     }
   });
+  if (seams_.is_prefaulting) prefault();
   Status shrunk = finish_shrink(report);
   hand_over_log();
   return shrunk;
+}
+
+/// The host tier's memory somewhat ahead of its use, as it may never be used; of staging, any part
+/// of which may be used at once, all that is usual.
+void Store::Impl::prefault() {
+  const auto& executor = seams_.executor;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (host_->is_present()) {
+    const std::uint64_t ahead_bytes =
+        std::clamp(options_.host_bytes / 4, kPrefaultBytesMin, kPrefaultBytesMax);
+    host_->set_prefaulter(
+        std::make_unique<store::Prefaulter>(executor, host_->arena(), ahead_bytes));
+  }
+  if (staging_) store::Prefaulter(executor, staging_->arena(), kPrefaultStagingBytes).note_used(0);
 }
 
 Result<std::vector<HostMemory>> Store::Impl::host_memory() {

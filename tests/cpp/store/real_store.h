@@ -3,17 +3,28 @@
 #pragma once
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string_view>
 
 #include "store_world.h"
 #include "testing/temporary_folder.h"
 
 namespace kvtier::testing {
 
+/// Report E14: what tools/run_tests.sh runs once more with each engine.
+inline IoMode io_mode_of_run() {
+  const char* io = std::getenv("KVTIER_TEST_IO");
+  return io == nullptr                       ? IoMode::kAuto
+         : std::string_view(io) == "threads" ? IoMode::kThreads
+                                             : IoMode::kUring;
+}
+
 class RealStore {
  public:
   RealStore() {
+    options.io = io_mode_of_run();
     options.path = folder.path() + "/store";
     options.host_bytes = 2 << 20;
     options.disk_bytes = 16 << 20;
@@ -34,6 +45,7 @@ class RealStore {
     });
     if (!opened.is_ok()) return opened.status();
     store = std::move(opened).value();
+    if (options.io == IoMode::kThreads) REQUIRE(store->stats().disk.mode_io == "threads");
     return Status::ok();
   }
 

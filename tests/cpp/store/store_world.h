@@ -63,6 +63,7 @@ class StoreWorld {
     if (!options.path.empty()) {
       seams.directory = std::make_unique<DirectoryDouble>(disk->make_directory(), hooks);
       seams.io_engine = disk->make_io_engine();
+      if (wrap_io_engine) seams.io_engine = wrap_io_engine(std::move(seams.io_engine));
     }
     seams.log = [this](const char* level, const std::string& text) {
       log.push_back(std::string(level) + ": " + text);
@@ -171,6 +172,7 @@ class StoreWorld {
   std::shared_ptr<DirectoryHooks> hooks = std::make_shared<DirectoryHooks>();
   std::unique_ptr<SimDisk> disk;
   StoreOptions options;
+  std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap_io_engine;
   NumaSystem numa = real_numa_system();
   std::shared_ptr<Executor> executor;
   std::shared_ptr<Store> store;

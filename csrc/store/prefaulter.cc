@@ -1,0 +1,81 @@
+// One piece a step, so that loads get their turn in between. Thread-safe.
+#include "store/prefaulter.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace kvtier::store {
+namespace {
+
+// A huge page or two: some hundred microseconds, a few milliseconds where the memory of a virtual
+// machine has to be found first.
+constexpr std::uint64_t kStepBytes = 4ull << 20;
+
+}  // namespace
+
+struct Prefaulter::State {
+  // Constant after construction.
+  std::weak_ptr<Executor> executor;  // A step that outlives it posts no other.
+  std::shared_ptr<Arena> arena;
+  std::uint64_t ahead_bytes = 0;
+  // Guarded by mutex.
+  std::mutex mutex;
+  std::uint64_t wanted_bytes = 0;
+  std::uint64_t ready_bytes = 0;
+  bool is_posted = false;
+};
+
+Prefaulter::Prefaulter(const std::shared_ptr<Executor>& executor, std::shared_ptr<Arena> arena,
+                       std::uint64_t ahead_bytes)
+    : state_(std::make_shared<State>()) {
+  state_->executor = executor;
+  state_->arena = std::move(arena);
+  state_->ahead_bytes = ahead_bytes;
+  if (executor->num_copy_threads() == 0) state_->ready_bytes = state_->arena->num_bytes();
+}
+
+void Prefaulter::note_used(std::uint64_t end_bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const std::uint64_t wanted_bytes =
+        std::min(state_->arena->num_bytes(), end_bytes + state_->ahead_bytes);
+    state_->wanted_bytes = std::max(state_->wanted_bytes, wanted_bytes);
+  }
+  post_next(state_);
+}
+
+std::uint64_t Prefaulter::ready_bytes() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->ready_bytes;
+}
+
+void Prefaulter::post_next(const std::shared_ptr<State>& state) {
+  {
+    const std::lock_guard<std::mutex> lock(state->mutex);
+    if (state->is_posted || state->ready_bytes >= state->wanted_bytes) return;
+    state->is_posted = true;
+  }
+  const std::shared_ptr<Executor> executor = state->executor.lock();
+  if (executor) executor->post(StepPriority::kPrefetch, [state] { run_step(state); });
+}
+
+void Prefaulter::run_step(const std::shared_ptr<State>& state) {
+  std::uint64_t begin_bytes = 0;
+  std::uint64_t length_bytes = 0;
+  {
+    const std::lock_guard<std::mutex> lock(state->mutex);
+    begin_bytes = state->ready_bytes;
+    length_bytes = std::min(kStepBytes, state->wanted_bytes - begin_bytes);
+  }
+  const bool is_ready = state->arena->populate(begin_bytes, length_bytes);
+  {
+    const std::lock_guard<std::mutex> lock(state->mutex);
+    state->is_posted = false;
+    // A system that cannot, or has no memory to spare, is not asked again: first touches will do.
+    state->ready_bytes = is_ready ? begin_bytes + length_bytes : state->arena->num_bytes();
+  }
+  post_next(state);
+}
+
+}  // namespace kvtier::store
