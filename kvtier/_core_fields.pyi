@@ -21,6 +21,7 @@ class StoreOptions(TypedDict, total=False):
     path: str
     host_bytes: int
     staging_bytes: int
+    prefault_bytes: int
     is_arena_shared: bool
     numa: str  # "auto" | "off" | "interleave" | nodes such as "0-1,3"
     disk_bytes: int

@@ -292,6 +292,7 @@ def _find_num_io_threads(config: Config) -> int:
 def _core_options(config: Config, capacity: Capacity) -> _core.StoreOptions:
     options: _core.StoreOptions = {
         "host_bytes": capacity.host_bytes,
+        "prefault_bytes": capacity.prefault_bytes,
         "is_arena_shared": config.shared_arena,
         "numa": config.numa,
         "io": config.io,

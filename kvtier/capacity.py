@@ -15,6 +15,8 @@ HOST_SHARE_PERCENT: Final = 20
 DISK_SHARE_PERCENT: Final = 80
 # One sixteenth of the limit is left to the process itself and to the kernel.
 _RESERVE_DIVISOR: Final = 16
+_PREFAULT_BYTES_MAX: Final = 320 << 20
+_PREFAULT_DIVISOR: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class Capacity:
     host_bytes: int
     staging_bytes: int
     disk_bytes: int
+    prefault_bytes: int
+    """Memory of host tier and staging that is provided ahead of its use."""
     notes: dict[str, str]
 
 
@@ -71,7 +75,12 @@ def resolve_capacity(
     else:
         disk_bytes = _resolve_disk_bytes(config, space, notes)
     return Capacity(
-        host_bytes=host_bytes, staging_bytes=staging_bytes, disk_bytes=disk_bytes, notes=notes
+        host_bytes=host_bytes,
+        staging_bytes=staging_bytes,
+        disk_bytes=disk_bytes,
+        # A tier may stay empty, and a small machine needs its memory for others.
+        prefault_bytes=min(_PREFAULT_BYTES_MAX, limit.limit_bytes // _PREFAULT_DIVISOR),
+        notes=notes,
     )
 
 

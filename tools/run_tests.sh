@@ -9,13 +9,16 @@ cd "$(dirname "$0")/.."
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 
+# Usage: cpp_tests LOG [ARGUMENT...]
 cpp_tests() {
-  build/asan/kvtier_cpp_tests --force-colors=false "$@" >build/logs/doctest.log 2>&1
+  local log=$1
+  shift
+  build/asan/kvtier_cpp_tests --force-colors=false "$@" >"$log" 2>&1
   local status=$?
-  cat build/logs/doctest.log
-  sed -n 's/^\[doctest\] test cases: */note: cases /p' build/logs/doctest.log
+  cat "$log"
+  sed -n 's/^\[doctest\] test cases: */note: cases /p' "$log"
   # A program without test cases succeeds too; with sources there, that means they were not built.
-  if grep -q 'test cases: *0 ' build/logs/doctest.log && [ -n "$(find tests/cpp -name '*_test.cc')" ]; then
+  if grep -q 'test cases: *0 ' "$log" && [ -n "$(find tests/cpp -name '*_test.cc')" ]; then
     echo "no test case ran"
     status=1
   fi
@@ -26,10 +29,10 @@ export -f cpp_tests
 failed=()
 if tools/run_step.sh "C++ build, sanitizers" tools/build_cpp.sh build/asan \
   -DKVTIER_SANITIZE=address -DKVTIER_BUILD_TESTS=ON -DKVTIER_BUILD_FUZZ=ON; then
-  tools/run_step.sh "C++ tests" bash -c cpp_tests || failed+=("C++ tests")
+  tools/run_step.sh "C++ tests" bash -c "cpp_tests build/logs/doctest.log" || failed+=("C++ tests")
   # Those of the real store, with the engine that `io=auto` does not choose here.
   KVTIER_TEST_IO=threads tools/run_step.sh "C++ tests, I/O by threads" \
-    bash -c "cpp_tests -sf='*store_threads_test*,*store_stress_test*,*loader_test*'" ||
+    bash -c "cpp_tests build/logs/doctest_threads.log -sf='*store_threads_test*,*store_stress_test*,*loader_test*'" ||
     failed+=("C++ tests, I/O by threads")
   tools/run_step.sh "fuzz corpora" tools/replay_corpora.sh build/asan/fuzz || failed+=("fuzz corpora")
 else

@@ -71,6 +71,7 @@ const std::map<std::string, Setter>& setters() {
       {"path", [](StoreOptions& it, const py::handle& value) { it.path = path_of(value); }},
       {"host_bytes", set<&StoreOptions::host_bytes, std::uint64_t>},
       {"staging_bytes", set<&StoreOptions::staging_bytes, std::uint64_t>},
+      {"prefault_bytes", set<&StoreOptions::prefault_bytes, std::uint64_t>},
       {"is_arena_shared", set<&StoreOptions::is_arena_shared, bool>},
       {"numa",
        [](StoreOptions& it, const py::handle& value) {

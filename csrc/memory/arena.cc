@@ -176,18 +176,6 @@ std::span<std::byte> Arena::bytes(std::uint64_t offset_bytes, std::uint64_t leng
   return {base_ + offset_bytes, length_bytes};
 }
 
-bool Arena::populate(std::uint64_t offset_bytes, std::uint64_t length_bytes) {
-#ifdef MADV_POPULATE_WRITE
-  constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
-#else
-  constexpr int kPopulateWrite = 23;  // Headers may be older than the kernel.
-#endif
-  const std::span<std::byte> range = bytes(offset_bytes, length_bytes);
-  if (range.empty()) return true;
-  const std::uint64_t over_bytes = offset_bytes % page_bytes();
-  return ::madvise(range.data() - over_bytes, range.size() + over_bytes, kPopulateWrite) == 0;
-}
-
 void Arena::release(std::uint64_t offset_bytes, std::uint64_t length_bytes) {
   KVTIER_CHECK(offset_bytes <= info_.num_bytes);
   KVTIER_CHECK(length_bytes <= info_.num_bytes - offset_bytes);

@@ -54,9 +54,6 @@ class Arena {
   int fd() const { return fd_; }
   std::span<std::byte> bytes(std::uint64_t offset_bytes, std::uint64_t length_bytes) const;
 
-  /// Has the system provide the range's pages now, without touching what they hold; others may use
-  /// them meanwhile. False: it cannot (Linux before 5.14), or has no memory.
-  bool populate(std::uint64_t offset_bytes, std::uint64_t length_bytes);
   /// Gives the memory of whole pages inside the range back to the system; it reads as zero then.
   void release(std::uint64_t offset_bytes, std::uint64_t length_bytes);
   /// Never unmaps: for a kernel that still holds I/O into it. The memory stays until process exit.

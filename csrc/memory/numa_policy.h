@@ -54,6 +54,9 @@ class NumaPolicy {
   /// than kNearShare of it. Whether it does so now.
   bool place_near(const std::string& pci_address, std::span<const std::span<std::byte>> memories);
 
+  /// Whether place_near() may still choose another node: what is taken before stays where it is.
+  bool is_near_pending() const { return is_near_allowed_; }
+
   const std::vector<NumaNode>& usable() const { return usable_; }
   /// What is in effect: "off", "one node", "unknown nodes", "process policy" (it has one of its
   /// own, which auto leaves alone), "prefer 0", "interleave 0-1" or "refused: " and refusal().

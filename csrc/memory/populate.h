@@ -7,7 +7,8 @@
 namespace kvtier {
 
 /// Has the system give all whole pages of `memory` now, with what they hold. Others may use them
-/// meanwhile. Blocks; does nothing where the system cannot (Linux before 5.14) or has no memory.
-void populate(std::span<std::byte> memory, std::size_t num_threads);
+/// meanwhile. Blocks. False: it cannot (Linux before 5.14), or has none left; a control group at
+/// its limit may end a process instead, as at any first use.
+bool populate(std::span<std::byte> memory, std::size_t num_threads);
 
 }  // namespace kvtier

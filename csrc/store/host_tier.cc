@@ -30,9 +30,8 @@ HostTier::HostTier(BlockLife& life, TierSpace& space, std::shared_ptr<Arena> are
       segment_target_bytes_(kvtier::store::segment_target_bytes(capacity_bytes)),
       extents_(capacity_bytes, kPageBytes) {}
 
-void HostTier::set_prefaulter(std::unique_ptr<Prefaulter> prefaulter) {
-  prefaulter_ = std::move(prefaulter);
-  prefaulter_->note_used(0);
+void HostTier::prefault(const std::shared_ptr<Executor>& executor, std::uint64_t ahead_bytes) {
+  if (!prefaulter_) prefaulter_.emplace(executor, arena_, ahead_bytes);
 }
 
 std::optional<SlotRef> HostTier::reserve(ClassIndex class_index, EntryIndex owner) {

@@ -27,8 +27,9 @@ class HostTier {
   /// The largest slot that this tier takes.
   std::uint64_t slot_bytes_max() const { return capacity_bytes_ / 4; }
 
-  /// Has memory provided ahead of the segments that will be added.
-  void set_prefaulter(std::unique_ptr<Prefaulter> prefaulter);
+  /// From now on `ahead_bytes` of memory are provided beyond the segments that there are. The first
+  /// call counts.
+  void prefault(const std::shared_ptr<Executor>& executor, std::uint64_t ahead_bytes);
 
   /// A slot of the class for `owner`; evicts if it must. Nothing when none can be had.
   std::optional<SlotRef> reserve(ClassIndex class_index, EntryIndex owner);
@@ -62,7 +63,7 @@ class HostTier {
   const std::uint64_t capacity_bytes_;
   const std::uint64_t segment_target_bytes_;
   ExtentAllocator extents_;
-  std::unique_ptr<Prefaulter> prefaulter_;  // Null: memory is provided when it is first touched.
+  std::optional<Prefaulter> prefaulter_;  // None: memory is provided when it is first touched.
   std::uint32_t num_evictions_ = 0;
 };
 

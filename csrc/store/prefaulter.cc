@@ -2,15 +2,20 @@
 #include "store/prefaulter.h"
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <utility>
+
+#include "memory/populate.h"
 
 namespace kvtier::store {
 namespace {
 
-// A huge page or two: some hundred microseconds, a few milliseconds where the memory of a virtual
-// machine has to be found first.
-constexpr std::uint64_t kStepBytes = 4ull << 20;
+// A huge page: some hundred microseconds, a few milliseconds where the memory of a virtual machine
+// has to be found first. A step stands before the copies of others, and holds up who maps memory.
+constexpr std::uint64_t kStepBytes = 2ull << 20;
+// A system that takes longer is short of memory: it looks for some that others could give up.
+constexpr std::chrono::milliseconds kStepTimeMax{20};
 
 }  // namespace
 
@@ -33,6 +38,7 @@ Prefaulter::Prefaulter(const std::shared_ptr<Executor>& executor, std::shared_pt
   state_->arena = std::move(arena);
   state_->ahead_bytes = ahead_bytes;
   if (executor->num_copy_threads() == 0) state_->ready_bytes = state_->arena->num_bytes();
+  note_used(0);
 }
 
 void Prefaulter::note_used(std::uint64_t end_bytes) {
@@ -68,11 +74,13 @@ void Prefaulter::run_step(const std::shared_ptr<State>& state) {
     begin_bytes = state->ready_bytes;
     length_bytes = std::min(kStepBytes, state->wanted_bytes - begin_bytes);
   }
-  const bool is_ready = state->arena->populate(begin_bytes, length_bytes);
+  const auto started = std::chrono::steady_clock::now();
+  const bool is_ready = populate(state->arena->bytes(begin_bytes, length_bytes), 1) &&
+                        std::chrono::steady_clock::now() - started <= kStepTimeMax;
   {
     const std::lock_guard<std::mutex> lock(state->mutex);
     state->is_posted = false;
-    // A system that cannot, or has no memory to spare, is not asked again: first touches will do.
+    // A system that cannot, or has little memory to spare, is not asked again: first touches do.
     state->ready_bytes = is_ready ? begin_bytes + length_bytes : state->arena->num_bytes();
   }
   post_next(state);

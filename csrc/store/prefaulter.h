@@ -13,14 +13,16 @@ namespace kvtier::store {
 
 class Prefaulter {
  public:
-  /// Keeps `ahead_bytes` beyond what is used ready. Does nothing where there is no copy thread.
+  /// Begins at once to keep `ahead_bytes` beyond what is used ready. Does nothing where there is no
+  /// copy thread.
   Prefaulter(const std::shared_ptr<Executor>& executor, std::shared_ptr<Arena> arena,
              std::uint64_t ahead_bytes);
 
   /// Hears how far the arena is used. Does not wait; what it starts goes on without the prefaulter
   /// as long as the executor lives.
   void note_used(std::uint64_t end_bytes);
-  /// How much of the arena is ready, from its begin on. All of it also when the system refused.
+  /// How much of the arena is ready, from its begin on; as if all of it were once nothing more is
+  /// asked of the system, as it refused or was slow.
   std::uint64_t ready_bytes() const;
 
  private:

@@ -38,6 +38,9 @@ struct RecoveryContext {
   NamespaceRegistry& namespaces;
   ReuseHistory* history;  // To go on where an earlier run left it; null: none is kept.
   std::function<void(const char* level, const std::string& text)> log;
+  Clock& clock;
+  /// Until when blocks that are worth keeping are moved out of what a smaller cap gives up.
+  TimeNs move_until_ns = kNeverNs;
   /// How the last run ended; by now the superblock on disk says "not closed" already.
   bool is_clean = true;
 };
@@ -50,7 +53,8 @@ void limit_recovered_pins(RecoveryContext& context);
 
 /// Makes the tier fit a smaller cap: gives up the segments with the least that is worth keeping,
 /// and moves what is worth most of the rest, pinned blocks first, with its ancestors. Reads and
-/// writes at most as much as fits under the cap. Called by recover().
+/// writes at most as much as fits under the cap, and what is not pinned not beyond the context's
+/// time. Called by recover().
 Status shrink_to_cap(RecoveryContext& context, RecoveryReport& report);
 
 }  // namespace kvtier::store

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "disk/segment_file.h"
-#include "memory/aligned_buffer.h"
 #include "store/recovery.h"
+#include "store/slot_copier.h"
 
 namespace kvtier::store {
 namespace {
@@ -17,14 +17,8 @@ class Shrink {
       : context_(context),
         report_(report),
         life_(context.life),
-        space_(context.life.space(TierId::kDisk)) {}
-
-  ~Shrink() {
-    close_segment(source_);
-    close_segment(target_);
-  }
-  Shrink(const Shrink&) = delete;
-  Shrink& operator=(const Shrink&) = delete;
+        space_(context.life.space(TierId::kDisk)),
+        copier_(context.directory, context.tier, space_.slots) {}
 
   Status run(std::uint64_t excess_bytes) {
     count_pinned();
@@ -40,7 +34,15 @@ class Shrink {
     mark_needed();
     for (const std::uint16_t doomed : report_.segments_to_leave) drop_unneeded(doomed);
     list_spare();
-    for (const std::uint16_t doomed : report_.segments_to_leave) move_needed(doomed);
+    for (const bool is_pinned_turn : {true, false}) {
+      for (const std::uint16_t doomed : report_.segments_to_leave) {
+        move_needed(doomed, is_pinned_turn);
+      }
+    }
+    if (num_late_ > 0) {
+      context_.log("warning", "blocks that were to be kept under the smaller disk cap are lost: " +
+                                  std::to_string(num_late_) + " could not be moved in time");
+    }
     if (num_unmoved_ > 0) {
       context_.log("warning", "blocks that were to be kept under the smaller disk cap are lost: " +
                                   std::to_string(num_unmoved_) +
@@ -210,6 +212,7 @@ class Shrink {
         const bool is_pinned = life_.index().at(ranked.entry).pin_count > 0;
         if (is_pinned == is_pinned_turn) mark_chain(ranked.entry, room, is_pinned);
       }
+      if (is_pinned_turn) is_pin_needed_ = is_needed_;
     }
   }
 
@@ -246,13 +249,17 @@ class Shrink {
     }
   }
 
-  /// What cannot be read or written is a miss, and no reason to refuse the open.
-  void move_needed(std::uint16_t doomed) {
+  /// What cannot be read or written, or not in time unless it is pinned, is a miss, and no reason
+  /// to refuse or hold up the open.
+  void move_needed(std::uint16_t doomed, bool is_pinned_turn) {
     const Segment& segment = space_.slots.segment(doomed);
     for (std::uint32_t i = 0; i < segment.num_slots(); ++i) {
       const EntryIndex owner = segment.owners[i];
-      if (owner == kNoEntry) continue;
-      const auto target = is_writable_ ? find_room(owner, segment.class_index) : std::nullopt;
+      if (owner == kNoEntry || (is_pinned_turn && !is_pin_needed_[owner])) continue;
+      const bool is_late = !is_pinned_turn && context_.clock.now_ns() >= context_.move_until_ns;
+      num_late_ += is_late ? 1 : 0;
+      const auto target =
+          is_late || !copier_.is_writable() ? std::nullopt : find_room(owner, segment.class_index);
       const bool is_moved = target && copy_slot(SlotRef{i, doomed}, *target);
       if (!is_moved) {
         if (target) space_.slots.release(*target);
@@ -293,48 +300,9 @@ class Shrink {
   }
 
   bool copy_slot(SlotRef source, SlotRef target) {
-    const std::uint64_t slot_bytes = space_.slots.slot_bytes(source);
-    const AlignedBuffer room = make_aligned_buffer(slot_bytes);
-    const std::span<std::byte> bytes(room.get(), slot_bytes);
-    const auto read_fd = open_segment(source_, source.segment_index);
-    Status copied = read_fd.status();
-    if (copied.is_ok()) {
-      copied = context_.directory.read_at(read_fd.value(), offset_of(source), bytes);
-    }
-    if (copied.is_ok()) {
-      const auto write_fd = open_segment(target_, target.segment_index);
-      copied = write_fd.status();
-      if (copied.is_ok()) {
-        copied = context_.directory.write_at(write_fd.value(), offset_of(target), bytes);
-      }
-      is_writable_ = copied.is_ok();
-    }
+    const Status copied = copier_.copy(source, target);
     if (!copied.is_ok() && num_unmoved_++ == 0) first_failure_ = copied;
     return copied.is_ok();
-  }
-
-  std::uint64_t offset_of(SlotRef slot) const {
-    return context_.tier.header_of(slot.segment_index).slot_offset_bytes(slot.slot_index);
-  }
-
-  struct OpenedSegment {
-    std::uint16_t segment_index = 0;
-    int fd = -1;
-  };
-
-  /// Blocks are moved segment by segment: one file each way stays open.
-  Result<int> open_segment(OpenedSegment& opened, std::uint16_t segment_index) {
-    if (opened.fd >= 0 && opened.segment_index == segment_index) return opened.fd;
-    close_segment(opened);
-    const std::uint32_t segment_id = context_.tier.header_of(segment_index).segment_id;
-    auto fd = context_.directory.open_file(format::segment_file_name(segment_id), OpenFlags{});
-    if (fd.is_ok()) opened = OpenedSegment{segment_index, fd.value()};
-    return fd;
-  }
-
-  void close_segment(OpenedSegment& opened) {
-    if (opened.fd >= 0) context_.directory.close_file(opened.fd);
-    opened.fd = -1;
   }
 
   RecoveryContext& context_;
@@ -345,13 +313,13 @@ class Shrink {
   std::unordered_map<ClassIndex, std::uint64_t> num_free_;  // Slots of new segments.
   std::vector<RankedBlock> by_worth_;                       // The most first.
   std::vector<bool> is_needed_;                             // By entry.
+  std::vector<bool> is_pin_needed_;                         // Of those, pinned chains.
   std::vector<EntryIndex> chain_;                           // Scratch of mark_chain().
   std::unordered_map<ClassIndex, std::vector<EntryIndex>> spare_;
-  OpenedSegment source_;
-  OpenedSegment target_;
+  SlotCopier copier_;
   std::set<std::uint16_t> targets_;  // Segments that blocks were moved into.
-  bool is_writable_ = true;          // Until a write failed.
   std::uint64_t num_unmoved_ = 0;    // Because of failures.
+  std::uint64_t num_late_ = 0;       // For want of time.
   Status first_failure_ = Status::ok();
 };
 

@@ -13,6 +13,10 @@ constexpr std::uint64_t kPageBytes = 4096;
 StagingPool::StagingPool(std::shared_ptr<Arena> arena)
     : arena_(std::move(arena)), extents_(arena_->num_bytes(), kPageBytes) {}
 
+void StagingPool::prefault(const std::shared_ptr<Executor>& executor, std::uint64_t ahead_bytes) {
+  if (!prefaulter_) prefaulter_.emplace(executor, arena_, ahead_bytes);
+}
+
 std::uint64_t StagingPool::enter_line() {
   line_.push_back(ticket_next_);
   return ticket_next_++;
@@ -26,6 +30,7 @@ std::optional<std::span<std::byte>> StagingPool::reserve(std::uint64_t ticket,
   if (!is_first) return std::nullopt;
   const auto offset_bytes = extents_.allocate(num_bytes);
   if (!offset_bytes) return std::nullopt;
+  if (prefaulter_) prefaulter_->note_used(*offset_bytes + num_bytes);
   return arena_->bytes(*offset_bytes, num_bytes);
 }
 

@@ -11,12 +11,17 @@
 
 #include "memory/arena.h"
 #include "memory/extent_allocator.h"
+#include "store/prefaulter.h"
 
 namespace kvtier::store {
 
 class StagingPool {
  public:
   explicit StagingPool(std::shared_ptr<Arena> arena);
+
+  /// From now on `ahead_bytes` of memory are provided beyond what was in use at some time. The
+  /// first call counts.
+  void prefault(const std::shared_ptr<Executor>& executor, std::uint64_t ahead_bytes);
 
   /// Joins the line. Who holds no buffer yet must stand in line; only the first may reserve then.
   std::uint64_t enter_line();
@@ -39,6 +44,7 @@ class StagingPool {
  private:
   const std::shared_ptr<Arena> arena_;  // Shared with those who page-locked it.
   ExtentAllocator extents_;
+  std::optional<Prefaulter> prefaulter_;  // None: memory is provided when it is first touched.
   std::deque<std::uint64_t> line_;
   std::uint64_t ticket_next_ = 1;
 };

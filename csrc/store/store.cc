@@ -60,7 +60,6 @@ Result<std::shared_ptr<Store>> Store::open(
   seams.executor = std::shared_ptr<Executor>(
       executor.get(), [clock, executor](Executor*) mutable { executor.reset(); });
   seams.log = std::move(log);
-  seams.is_prefaulting = true;
   if (!options.path.empty()) {
     auto directory = open_posix_directory(options.path);
     if (!directory.is_ok()) return directory.status();

@@ -37,7 +37,6 @@ struct StoreSeams {
   std::unique_ptr<IoEngine> io_engine;   // Only with a disk tier.
   std::string io_note;                   // Why it is not the best engine; else empty.
   NumaSystem numa = real_numa_system();
-  bool is_prefaulting = false;  // Memory is provided ahead of its use.
   /// Receives one line for the log; level "info" or "warning". Any thread, no lock held.
   std::function<void(const char* level, const std::string& text)> log;
 };

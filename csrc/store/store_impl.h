@@ -269,7 +269,7 @@ class Store::Impl {
   void save_uses(Locked& locked, TimeNs deadline_ns);
   Status remove_uses(Locked& locked, TimeNs deadline_ns);
   void choose_policies();
-  void prefault();
+  void prefault(const Locked&);
   void warn_of_small_tier();
   void warn_of_useless_disk();
 

@@ -195,22 +195,25 @@ void Store::Impl::step_job(RunningJob& run) {
 /// Runs the job until it waits, gives way or ends.
 void Store::Impl::advance_job(RunningJob& run, Locked& locked) {
   run.flow.set_lock(locked.lock());
-  // What the job waited for may have gone again before its turn came.
-  if (run.is_started && !run.flow.is_giving_way() && !is_wait_over(run.flow)) return suspend(run);
+  bool is_waiting = false;
   try {
+    // What the job waited for may have gone again before its turn came.
+    is_waiting = run.is_started && !run.flow.is_giving_way() && !is_wait_over(run.flow);
+    if (is_waiting) return suspend(run);
     if (std::exchange(run.is_started, true)) {
       run.flow.resume();
     } else {
       run.task.start();
     }
     if (run.task.is_done()) return end_job(run, run.failure, run.task.take());
+    // Where nothing is waited for any more, as in a store that has failed, nobody would wake it.
+    is_waiting = !run.flow.is_giving_way() && !is_wait_over(run.flow);
   } catch (const std::exception& error) {
     if (!locked.lock().owns_lock()) locked.lock().lock();
     return break_job(run, error.what());
   }
-  // Where nothing is waited for any more, as in a store that has failed, nobody would wake it.
-  if (run.flow.is_giving_way() || is_wait_over(run.flow)) return post_job(run);
-  suspend(run);
+  if (is_waiting) return suspend(run);
+  post_job(run);
 }
 
 /// What the job held stays held: the store is failed, and nothing of it is trusted any more. But it
@@ -287,7 +290,12 @@ TimeNs Store::Impl::resume_jobs(TimeNs now_ns) {
   is_changed_ = false;
   next_job_ns_ = kNeverNs;
   std::erase_if(suspended_jobs_, [&](RunningJob* run) {
-    const bool is_over = is_wait_over(run->flow);
+    bool is_over = true;
+    try {
+      is_over = is_wait_over(run->flow);
+    } catch (const std::exception&) {
+      // It will throw again where the job is driven, which ends the job.
+    }
     if (is_over) {
       post_job(*run);
     } else {

@@ -22,9 +22,8 @@ std::uint32_t choose_open_files_max() {
       std::clamp<std::uint64_t>(limit.rlim_cur / 4, 8, kOpenFilesMax));
 }
 
-constexpr std::uint64_t kPrefaultBytesMin = 16ull << 20;
-constexpr std::uint64_t kPrefaultBytesMax = 256ull << 20;
-constexpr std::uint64_t kPrefaultStagingBytes = 64ull << 20;
+/// What a smaller cap gives up is a cache's loss; whoever waits for the open is an engine.
+constexpr TimeNs kMoveOnOpenNs = 30 * kNsPerS;
 
 }  // namespace
 
@@ -95,24 +94,24 @@ Status Store::Impl::open() {
       return kNeverNs;
     }
   });
-  if (seams_.is_prefaulting) prefault();
+  prefault(Locked(*this));
   Status shrunk = finish_shrink(report);
   hand_over_log();
   return shrunk;
 }
 
-/// The host tier's memory somewhat ahead of its use, as it may never be used; of staging, any part
-/// of which may be used at once, all that is usual.
-void Store::Impl::prefault() {
-  const auto& executor = seams_.executor;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (host_->is_present()) {
-    const std::uint64_t ahead_bytes =
-        std::clamp(options_.host_bytes / 4, kPrefaultBytesMin, kPrefaultBytesMax);
-    host_->set_prefaulter(
-        std::make_unique<store::Prefaulter>(executor, host_->arena(), ahead_bytes));
-  }
-  if (staging_) store::Prefaulter(executor, staging_->arena(), kPrefaultStagingBytes).note_used(0);
+/// Begins to provide memory somewhat ahead of its use: not all of it, as it may never be used.
+/// Where the first GPU decides on which node it lies, it has to be seen before.
+void Store::Impl::prefault(const Locked&) {
+  if (options_.prefault_bytes == 0 || numa_->is_near_pending()) return;
+  const auto ahead_of = [](const Arena& arena, std::uint64_t share_bytes) {
+    return std::min(arena.num_bytes() / 4, share_bytes);
+  };
+  const std::uint64_t staging_share_bytes = staging_ ? options_.prefault_bytes / 4 : 0;
+  host_->prefault(seams_.executor,
+                  ahead_of(*host_->arena(), options_.prefault_bytes - staging_share_bytes));
+  if (!staging_) return;
+  staging_->prefault(seams_.executor, ahead_of(*staging_->arena(), staging_share_bytes));
 }
 
 Result<std::vector<HostMemory>> Store::Impl::host_memory() {
@@ -139,6 +138,7 @@ Status Store::Impl::place_near(const std::string& pci_address) {
     log("info",
         "host memory that is taken from now on lies next to the first GPU: numa=" + numa_->text());
   }
+  prefault(locked);
   if (!was_refused) warn_of_numa_refusal();
   return Status::ok();
 }
@@ -254,6 +254,8 @@ Status Store::Impl::recover_disk(store::RecoveryReport& report) {
       namespaces_,
       options_.eviction == EvictionMode::kAdaptive ? &history_ : nullptr,
       [this](const char* level, const std::string& text) { log(level, text); },
+      *seams_.clock,
+      start_ns + kMoveOnOpenNs,
       stats_.is_recovered_clean};
   // Written before anything else is: from here on an end without close() is an unclean one.
   const std::uint64_t generation_max = store_directory_->superblock().generation_max;

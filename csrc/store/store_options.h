@@ -23,6 +23,9 @@ struct StoreOptions {
   std::uint64_t host_bytes = 0;
   /// On top of host_bytes, only with a disk tier: where loads land that get no host slot.
   std::uint64_t staging_bytes = 64ull << 20;
+  /// How much memory of both is provided ahead of its use, so that first puts and loads do not wait
+  /// for it; 0: none.
+  std::uint64_t prefault_bytes = 0;
   /// Whether other processes may map the memory of both, to carry out moves of saves and loads.
   /// Pages are small then where the system has no huge ones for shared memory.
   bool is_arena_shared = false;

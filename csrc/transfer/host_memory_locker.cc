@@ -78,7 +78,7 @@ bool HostMemoryLocker::lock_piece(std::unique_lock<std::mutex>& lock) {
   try {
     if (!piece.empty()) {
       // The driver takes pages one by one, and everybody waits for it meanwhile; here nobody does.
-      populate(piece, num_populating_threads());
+      (void)populate(piece, num_populating_threads());
       locked = device_.page_lock(piece);
     }
   } catch (const std::exception& error) {

@@ -177,12 +177,14 @@ class DiskPairs:
         self.gets.add(*_in_turn(self.get_all, self.read_raw, is_raw_first))
         self.verified_reads.add(self.gets.store[-1], self.read_verified())
         self.bare_gets.add(self.gets.store[-1], self.get_bare())
+        bare_put = self.put_bare(written_fd) if is_raw_first else None
         self.overwriting_puts.add(
             *_in_turn(
                 self.put_over, lambda: self.write_raw(written_fd, is_fresh=False), is_raw_first
             )
         )
-        self.bare_puts.add(self.overwriting_puts.store[-1], self.put_bare(written_fd))
+        bare_put = bare_put or self.put_bare(written_fd)
+        self.bare_puts.add(self.overwriting_puts.store[-1], bare_put)
         self.fresh_puts.add(
             *_in_turn(self.put_fresh, lambda: self.write_raw(fresh_fd, is_fresh=True), is_raw_first)
         )

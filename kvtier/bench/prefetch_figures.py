@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -49,18 +50,18 @@ def _measure_size(folder: Path, block_bytes: int, num_blocks: int) -> list[Figur
         source.put_all(store)
         store.flush(300)
         depth = fitting_depth(block_bytes, str(_mode(store)))
-        with (
-            open_raw_transfer(depth=depth, op_bytes=block_bytes) as small,
-            open_raw_transfer(
-                depth=depth, op_bytes=block_bytes, num_buffers=num_blocks
-            ) as as_large,
-        ):
+        with ExitStack() as stack:
+            # Each with buffers for one group: as many as make up the memory that a host tier fills.
+            transfers = [
+                stack.enter_context(open_raw_transfer(depth=depth, op_bytes=block_bytes))
+                for _ in range(-(-num_blocks // depth))
+            ]
             for pair_index in range(-1, NUM_PAIRS):
                 store.clear(["host"])
                 times = [
                     _cpu_of_prefetch(store, source),
-                    _cpu_of_reads(folder, source, small),
-                    _cpu_of_reads(folder, source, as_large),
+                    _cpu_of_reads(folder, source, transfers[:1]),
+                    _cpu_of_reads(folder, source, transfers),
                 ]
                 if pair_index >= 0:  # The first one warms up.
                     for kept_s, cpu_s in zip((ours_s, small_s, as_large_s), times, strict=True):
@@ -111,13 +112,15 @@ def _is_in_host(source: BlockSource, keys: U8) -> bool:
     return bool(np.all(source.namespace.lookup(keys, prefix=False).tiers == _HOST_TIER))
 
 
-def _cpu_of_reads(folder: Path, source: BlockSource, transfer: RawTransfer) -> float:
-    arena = np.frombuffer(transfer.arena, dtype=np.uint8)
-    num_buffers = len(transfer.buffers)
-    with open_slots(folder, source.keys, transfer.op_bytes) as slots:
+def _cpu_of_reads(folder: Path, source: BlockSource, transfers: Sequence[RawTransfer]) -> float:
+    """Reads group by group, each with the next transfer, and hashes what has just arrived."""
+    arenas = [np.frombuffer(it.arena, dtype=np.uint8) for it in transfers]
+    num_buffers = len(transfers[0].buffers)
+    with open_slots(folder, source.keys, transfers[0].op_bytes) as slots:
         started_s = time.process_time()
-        for first in range(0, len(slots.fds), num_buffers):
+        for turn, first in enumerate(range(0, len(slots.fds), num_buffers)):
             part = slice(first, first + num_buffers)
+            transfer, arena = transfers[turn % len(transfers)], arenas[turn % len(transfers)]
             moved = transfer.run(slots.fds[part], slots.offsets_bytes[part]).num_bytes
             _core.checksum_and_copy(arena[:moved], None, transfer.op_bytes)
         return time.process_time() - started_s

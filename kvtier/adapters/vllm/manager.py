@@ -126,8 +126,7 @@ class KvtierManager(OffloadingManager):
         """
         if request_id in self._unanswered:
             self._unanswered.remove(request_id)
-            if not self._unanswered:
-                self._metrics.hurry()
+            self._hurry_if_idle()
 
     def forbid_loading(self, request_id: str) -> None:
         """Makes every further lookup of a request a miss: one failed load is enough."""
@@ -185,6 +184,7 @@ class KvtierManager(OffloadingManager):
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self._release_leases(req_context.req_id)
         self._limiter.note_coming(req_context.req_id, 0)
+        self._hurry_if_idle()
 
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
@@ -212,6 +212,7 @@ class KvtierManager(OffloadingManager):
     ) -> None:
         if self._events is not None:
             self._events.note_saved(keys)
+        self._hurry_if_idle()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         return () if self._events is None else self._events.take()
@@ -257,6 +258,11 @@ class KvtierManager(OffloadingManager):
         for request_id in list(self._leases):
             self._release_leases(request_id)
         self._remembered.close(self._pace)
+
+    def _hurry_if_idle(self) -> None:
+        """Each step may be the last one for long: those of vLLM end with its last save."""
+        if not self._unanswered:
+            self._metrics.hurry()
 
     def _find_or_make_blocks(self, request: Any) -> RequestBlocks:
         blocks = self._blocks.get(request.request_id)

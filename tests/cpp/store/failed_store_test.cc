@@ -60,15 +60,19 @@ struct FailingWorld : StoreWorld {
 TEST_CASE("jobs that wait when the store fails end at once, with nothing delivered") {
   FailingWorld world;
   world.disk->set_stalled(true);
-  const JobCall get = start_get(*world.store, {world.space, 0, 10, 16'000}, 30 * kNsPerS);
+  const BlockRun stored{world.space, 0, 10, 16'000};
+  const JobCall get = start_get(*world.store, stored, 30 * kNsPerS);
+  const JobCall get_each = start_get(*world.store, stored, 30 * kNsPerS, false);
   const JobCall put = start_put(*world.store, {world.space, 100, 4, 16'000}, 30 * kNsPerS);
   run_for_ns(*world.executor, 100 * kNsPerMs);
   REQUIRE_FALSE(get.job->is_ended());
   REQUIRE_FALSE(put.job->is_ended());
   world.fail();
   CHECK(get.job->is_ended());
+  CHECK(get_each.job->is_ended());
   CHECK(put.job->is_ended());
   CHECK(count_done(get.outcomes()) == 0);
+  CHECK(count_done(get_each.outcomes()) == 0);
   CHECK(count_done(put.outcomes()) == 0);
 }
 

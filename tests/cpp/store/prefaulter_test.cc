@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <vector>
 
+#include "memory/resident.h"
 #include "real_store.h"
 #include "tier_parts.h"
 
@@ -17,15 +17,6 @@ using namespace kvtier::store;
 namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
-
-std::uint64_t resident_bytes(std::span<std::byte> memory) {
-  const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  std::vector<unsigned char> pages(memory.size() / page_bytes);
-  REQUIRE(mincore(memory.data(), memory.size(), pages.data()) == 0);
-  std::uint64_t num_pages = 0;
-  for (const unsigned char page : pages) num_pages += page & 1;
-  return num_pages * page_bytes;
-}
 
 struct Machine {
   explicit Machine(std::uint32_t num_copy_threads)
@@ -45,21 +36,16 @@ struct Machine {
   std::shared_ptr<Executor> executor;
 };
 
-std::uint64_t resident_bytes(const Arena& arena) {
-  return resident_bytes({arena.base(), arena.num_bytes()});
-}
-
 bool waits_for_resident(std::span<std::byte> memory, std::uint64_t num_bytes) {
   for (int i = 0; i < 30'000 && resident_bytes(memory) < num_bytes; ++i) usleep(1000);
   return resident_bytes(memory) == num_bytes;
 }
 
+std::span<std::byte> all_of(const Arena& arena) { return {arena.base(), arena.num_bytes()}; }
+
 std::shared_ptr<Arena> arena_of(std::uint64_t num_bytes) {
   return std::shared_ptr<Arena>(std::move(Arena::create(num_bytes)).value());
 }
-
-/// Whether this kernel provides memory on request.
-bool can_populate() { return arena_of(2 * kMiB)->populate(0, 4096); }
 
 }  // namespace
 
@@ -69,13 +55,11 @@ TEST_CASE("an arena's memory is there ahead of its use, and no further") {
   const auto arena = arena_of(64 * kMiB);
   std::memset(arena->base() + 4 * kMiB, 0x5a, 8 * kMiB);
   Prefaulter prefaulter(machine.executor, arena, 16 * kMiB);
-  CHECK(prefaulter.ready_bytes() == 0);
-  prefaulter.note_used(0);
   REQUIRE(machine.waits_for(prefaulter, 16 * kMiB));
-  CHECK(resident_bytes(*arena) == 16 * kMiB);
+  CHECK(resident_bytes(all_of(*arena)) == 16 * kMiB);
   prefaulter.note_used(20 * kMiB);
   REQUIRE(machine.waits_for(prefaulter, 36 * kMiB));
-  CHECK(resident_bytes(*arena) == 36 * kMiB);
+  CHECK(resident_bytes(all_of(*arena)) == 36 * kMiB);
   prefaulter.note_used(8 * kMiB);  // Of a segment that lies before others.
   prefaulter.note_used(60 * kMiB);
   REQUIRE(machine.waits_for(prefaulter, 64 * kMiB));
@@ -87,12 +71,30 @@ TEST_CASE("an arena's memory is there ahead of its use, and no further") {
 }
 
 TEST_CASE("without copy threads memory is left to its first touch") {
-  Machine machine(0);
-  if (machine.executor->num_copy_threads() > 0) return;  // 0 stands for as many as fit here.
-  const auto arena = arena_of(8 * kMiB);
-  Prefaulter prefaulter(machine.executor, arena, 8 * kMiB);
-  prefaulter.note_used(0);
-  CHECK(resident_bytes(*arena) == 0);
+  class OneThread final : public Executor {
+   public:
+    void start(Pump) override {}
+    void wake() override {}
+    void notify() override {}
+    bool wait(std::unique_lock<std::mutex>&, const std::function<bool()>&, TimeNs) override {
+      return true;
+    }
+    void post(StepPriority, CopyPool::Step) override { ++num_posts; }
+    void split(std::size_t, const CopyPool::Piece&) override {}
+    std::uint32_t num_copy_threads() const override { return num_threads; }
+    void stop() override {}
+
+    std::uint32_t num_threads = 0;
+    std::size_t num_posts = 0;
+  };
+  const auto executor = std::make_shared<OneThread>();
+  Prefaulter idle(executor, arena_of(8 * kMiB), 8 * kMiB);
+  idle.note_used(4 * kMiB);
+  CHECK(executor->num_posts == 0);
+  executor->num_threads = 1;
+  Prefaulter busy(executor, arena_of(8 * kMiB), 8 * kMiB);
+  busy.note_used(4 * kMiB);
+  CHECK(executor->num_posts == 1);  // One step at a time.
 }
 
 TEST_CASE("a system that provides nothing is asked once") {
@@ -101,15 +103,14 @@ TEST_CASE("a system that provides nothing is asked once") {
   // Pages that nobody may write stand for memory that cannot be had.
   REQUIRE(mprotect(arena->base() + 8 * kMiB, 4 * kMiB, PROT_NONE) == 0);
   Prefaulter prefaulter(machine.executor, arena, 64 * kMiB);
-  prefaulter.note_used(0);
   CHECK(machine.waits_for(prefaulter, 64 * kMiB));
-  std::memset(arena->base(), 1, 8 * kMiB);
+  CHECK(resident_bytes(all_of(*arena)) == (can_populate() ? 8 * kMiB : 0));
 }
 
 TEST_CASE("a prefaulter that is gone leaves its steps what they need") {
   Machine machine(1);
   for (int i = 0; i < 8; ++i) {
-    Prefaulter(machine.executor, arena_of(32 * kMiB), 32 * kMiB).note_used(0);
+    Prefaulter(machine.executor, arena_of(32 * kMiB), 32 * kMiB);
   }
 }
 
@@ -119,12 +120,16 @@ TEST_CASE("a store that opens provides the memory of its first blocks, and more 
   real.options.host_bytes = 128 * kMiB;
   real.options.staging_bytes = 8 * kMiB;
   real.options.num_copy_threads = 1;
+  real.options.prefault_bytes = 64 * kMiB;
+  real.options.numa.mode = NumaMode::kOff;
   REQUIRE(real.open().is_ok());
   const auto memories = real.store->host_memory();
   REQUIRE(memories.is_ok());
   const std::span<std::byte> host = memories.value().front().bytes;
+  const std::span<std::byte> staging = memories.value().back().bytes;
   REQUIRE(host.size() == 128 * kMiB);
   CHECK(waits_for_resident(host, 32 * kMiB));
+  CHECK(waits_for_resident(staging, 2 * kMiB));
   const auto space = real.add_namespace(kMiB);
   CHECK(count_done(real.put(space, 0, 20, kMiB)) == 20);
   // A quarter beyond the segments of 4 MiB.

@@ -276,6 +276,48 @@ TEST_CASE("A3: blocks that cannot be read cost a shrink those blocks and nothing
   CHECK(num_done > num_expected / 4);
 }
 
+TEST_CASE("a shrink on a slow disk moves what is pinned, and of the rest what it can in time") {
+  const std::size_t num_expected = count_kept_by_half();
+  StoreWorld world;
+  fill(world);
+  REQUIRE(world.open().is_ok());
+  auto space = world.add_namespace(kBlockBytes);
+  const std::size_t num_pinned_chains = 6;
+  for (std::uint64_t chain = 0; chain < num_pinned_chains; ++chain) {
+    auto pinned = world.store->pin(space, keys_of(chain * 100, 10));
+    REQUIRE(pinned.is_ok());
+    REQUIRE(pinned.value() == 10);
+  }
+  world.flush();
+  REQUIRE(world.store->close(60 * kNsPerS).is_ok());
+  world.store.reset();
+
+  world.options.disk_bytes = 8 << 20;
+  std::size_t num_moves = 0;
+  world.hooks->on_read = [&](const std::string& name, std::uint64_t offset_bytes) {
+    if (!name.starts_with("segment-") || offset_bytes < (64u << 10)) return Status::ok();
+    ++num_moves;
+    world.clock->advance_ns(2 * kNsPerS);
+    return Status::ok();
+  };
+  const TimeNs start_ns = world.clock->now_ns();
+  world.log.clear();
+  REQUIRE(world.open().is_ok());
+  world.hooks->on_read = nullptr;
+  // All that is pinned, and not one more after the time is up.
+  CHECK(world.clock->now_ns() - start_ns <= static_cast<TimeNs>(num_moves) * 2 * kNsPerS + kNsPerS);
+  CHECK(num_moves >= 15);
+  CHECK(num_moves <= 10 * num_pinned_chains + 16);
+  CHECK(world.num_log_lines_with("could not be moved in time") == 1);
+  space = world.add_namespace(kBlockBytes);
+  for (std::uint64_t chain = 0; chain < num_pinned_chains; ++chain) {
+    CHECK(count_done(world.get(space, chain * 100, 10, kBlockBytes)) == 10);
+  }
+  const std::size_t num_done = count_right(world);
+  CHECK(num_done < num_expected);
+  CHECK(world.disk->allocated_bytes() <= world.options.disk_bytes);
+}
+
 TEST_CASE(
     "B4: a device that takes no write while a store shrinks costs the moves and not the open") {
   StoreWorld world;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "memory/numa_machine.h"
+#include "memory/resident.h"
 #include "store_world.h"
 
 using namespace kvtier;
@@ -97,4 +98,28 @@ TEST_CASE("F9: nodes that are not there end the open") {
   world.options.numa = parse_numa_options("1").value();
   REQUIRE(world.open().is_ok());
   CHECK(world.store->stats().host.mode_numa == "prefer 1");
+}
+
+TEST_CASE("F9: no memory is provided ahead before the first GPU was seen, of one node at once") {
+  if (!can_populate()) return;
+  for (const char* nodes : {"0-1", "0"}) {
+    NumaMachine machine;
+    machine.add_nodes(nodes);
+    machine.add_gpu("0");
+    StoreWorld world;
+    world.numa = machine.system();
+    world.options.prefault_bytes = 8 << 20;
+    REQUIRE(world.open().is_ok());
+    const auto memory = world.store->host_memory().value();
+    const std::span<std::byte> host = memory.front().bytes;
+    run_for_ns(*world.executor, kNsPerMs);
+    const bool is_drawn = std::string(nodes) == "0-1";
+    CHECK(resident_bytes(host) == (is_drawn ? 0 : host.size() / 4));
+    REQUIRE(world.store->place_near("").is_ok());  // A CPU's memory draws nothing.
+    run_for_ns(*world.executor, kNsPerMs);
+    CHECK(resident_bytes(host) == (is_drawn ? 0 : host.size() / 4));
+    REQUIRE(world.store->place_near(NumaMachine::kGpu).is_ok());
+    run_for_ns(*world.executor, kNsPerMs);
+    CHECK(resident_bytes(host) == host.size() / 4);
+  }
 }

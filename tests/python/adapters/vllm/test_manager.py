@@ -328,6 +328,12 @@ def test_metrics_are_told_with_the_last_answer(engine: EngineStore) -> None:
     manager.on_request_finished(first.context)
     manager.on_request_finished(second.context)
     assert manager.get_stats() is None
+    # Nor after the saves that end later.
+    late = Request("b", 4)
+    put_blocks(engine, manager, late, end=4)
+    manager.complete_store(late.offload_keys(), late.context)
+    assert manager.get_stats().reduce()["vllm:kvtier_inserted:('host',)"] == 2
+    assert manager.get_stats() is None
 
 
 def test_an_engine_that_is_off_has_no_hits_and_saves_nothing() -> None:
