@@ -11,11 +11,13 @@
 namespace kvtier::store {
 namespace {
 
-// A huge page: some hundred microseconds, a few milliseconds where the memory of a virtual machine
-// has to be found first. A step stands before the copies of others, and holds up who maps memory.
+// A huge page: some hundred microseconds; tens of milliseconds where the memory of a virtual
+// machine has to be found first, which is when it helps most. A step stands before the copies of
+// others.
 constexpr std::uint64_t kStepBytes = 2ull << 20;
-// A system that takes longer is short of memory: it looks for some that others could give up.
-constexpr std::chrono::milliseconds kStepTimeMax{20};
+// A system that takes longer again and again is short of memory: it takes some away from others.
+constexpr std::chrono::milliseconds kStepTimeMax{250};
+constexpr std::uint32_t kSlowStepsMax = 3;
 
 }  // namespace
 
@@ -29,6 +31,7 @@ struct Prefaulter::State {
   std::uint64_t wanted_bytes = 0;
   std::uint64_t ready_bytes = 0;
   bool is_posted = false;
+  std::uint32_t num_slow = 0;  // One after the other.
 };
 
 Prefaulter::Prefaulter(const std::shared_ptr<Executor>& executor, std::shared_ptr<Arena> arena,
@@ -75,13 +78,15 @@ void Prefaulter::run_step(const std::shared_ptr<State>& state) {
     length_bytes = std::min(kStepBytes, state->wanted_bytes - begin_bytes);
   }
   const auto started = std::chrono::steady_clock::now();
-  const bool is_ready = populate(state->arena->bytes(begin_bytes, length_bytes), 1) &&
-                        std::chrono::steady_clock::now() - started <= kStepTimeMax;
+  const bool is_ready = populate(state->arena->bytes(begin_bytes, length_bytes), 1);
+  const bool is_slow = std::chrono::steady_clock::now() - started > kStepTimeMax;
   {
     const std::lock_guard<std::mutex> lock(state->mutex);
     state->is_posted = false;
     // A system that cannot, or has little memory to spare, is not asked again: first touches do.
-    state->ready_bytes = is_ready ? begin_bytes + length_bytes : state->arena->num_bytes();
+    state->num_slow = is_slow ? state->num_slow + 1 : 0;
+    const bool goes_on = is_ready && state->num_slow < kSlowStepsMax;
+    state->ready_bytes = goes_on ? begin_bytes + length_bytes : state->arena->num_bytes();
   }
   post_next(state);
 }
