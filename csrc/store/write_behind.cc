@@ -7,9 +7,10 @@ namespace kvtier::store {
 namespace {
 
 // Enough to keep a device busy, few enough that loads do not queue behind them: blocks, or as many
-// more as the bytes of small ones need, so that neighbours are there to be joined.
+// more as the bytes of small ones need, so that neighbours are there to be joined and a fast device
+// does not run dry meanwhile.
 constexpr std::size_t kInFlightBlocks = 16;
-constexpr std::uint64_t kInFlightBytesLeast = 4ull << 20;
+constexpr std::uint64_t kInFlightBytesLeast = 16ull << 20;
 constexpr std::uint64_t kInFlightBytesMax = 32ull << 20;
 constexpr std::size_t kDeferredMax = 1u << 20;
 

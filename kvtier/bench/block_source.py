@@ -61,12 +61,18 @@ class BlockSource:
     def num_bytes(self) -> int:
         return self.data.nbytes
 
-    def put_all(self, store: BlockStore, *, backlog_bytes_max: int | None = None) -> None:
-        """Puts the chain in calls of CALL_BYTES; waits while the disk's backlog is larger than it.
+    def put_all(
+        self,
+        store: BlockStore,
+        *,
+        backlog_bytes_max: int | None = None,
+        call_bytes: int = CALL_BYTES,
+    ) -> None:
+        """Puts the chain call by call; waits while the disk's backlog is larger than it may be.
 
         Raises BenchmarkError when a block was declined.
         """
-        call_blocks = max(1, min(CALL_BYTES // self.block_bytes, _CALL_BLOCKS_MAX))
+        call_blocks = max(1, min(call_bytes // self.block_bytes, _CALL_BLOCKS_MAX))
         for first in range(0, self.num_blocks, call_blocks):
             stop = min(first + call_blocks, self.num_blocks)
             parent = self.keys[first - 1] if first else None

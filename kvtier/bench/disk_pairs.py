@@ -25,7 +25,7 @@ from kvtier.bench.timed_bytes import Pairs, TimedBytes, timed
 if TYPE_CHECKING:
     from kvtier import BlockStore
 
-_GET_CALL_BYTES = 128 << 20
+_CALL_BYTES = 128 << 20
 _FLUSH_S_MAX = 300.0
 
 
@@ -55,7 +55,7 @@ class DiskPairs:
         self._folder = folder
         self._transfer = transfers[0]
         self._bare = BareLoops(transfers)
-        call_blocks = max(1, _GET_CALL_BYTES // source.block_bytes)
+        call_blocks = max(1, _CALL_BYTES // source.block_bytes)
         self._out = np.zeros((min(call_blocks, source.num_blocks), source.block_bytes), np.uint8)
 
     # ---- The store's side ----------------------------------------------------------------------
@@ -102,7 +102,11 @@ class DiskPairs:
         moved_before = self._counters()["bytes_written"]
         backlog_bytes_max = tier_counters(self.store)["host"]["bytes_capacity"] // 4
         cpu_started_s, started_s = time.process_time(), time.perf_counter()
-        self.source.put_all(self.store, backlog_bytes_max=backlog_bytes_max or None)
+        if backlog_bytes_max:
+            self.source.put_all(self.store, backlog_bytes_max=backlog_bytes_max)
+        else:
+            # Each call ends when all of it is written, as a get's does when all of it is read.
+            self.source.put_all(self.store, call_bytes=_CALL_BYTES)
         not_kept = self.store.flush(_FLUSH_S_MAX).not_kept_blocks
         seconds = time.perf_counter() - started_s
         cpu_s = time.process_time() - cpu_started_s
