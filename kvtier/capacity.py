@@ -15,7 +15,7 @@ HOST_SHARE_PERCENT: Final = 20
 DISK_SHARE_PERCENT: Final = 80
 # One sixteenth of the limit is left to the process itself and to the kernel.
 _RESERVE_DIVISOR: Final = 16
-_PREFAULT_BYTES_MAX: Final = 320 << 20
+PREFAULT_BYTES_MAX: Final = 320 << 20
 _PREFAULT_DIVISOR: Final = 16
 
 
@@ -79,7 +79,7 @@ def resolve_capacity(
         staging_bytes=staging_bytes,
         disk_bytes=disk_bytes,
         # A tier may stay empty, and a small machine needs its memory for others.
-        prefault_bytes=min(_PREFAULT_BYTES_MAX, limit.limit_bytes // _PREFAULT_DIVISOR),
+        prefault_bytes=min(PREFAULT_BYTES_MAX, limit.limit_bytes // _PREFAULT_DIVISOR),
         notes=notes,
     )
 

@@ -33,6 +33,12 @@ def test_auto_in_a_small_container_fits_f11() -> None:
             continue
         assert capacity.host_bytes + capacity.staging_bytes <= limit_bytes - limit_bytes // 16
         assert capacity.host_bytes <= limit_bytes // 5
+        assert capacity.prefault_bytes <= limit_bytes // 16
+
+
+def test_what_is_provided_ahead_is_bounded_on_a_large_machine() -> None:
+    capacity = resolve_capacity(Config(), limit_of(1024 * GIB), SPACE)
+    assert capacity.prefault_bytes == 320 * MIB
 
 
 def test_sizes_that_do_not_fit_show_the_whole_sum_k7() -> None:
