@@ -22,6 +22,12 @@ constexpr std::uint32_t kSlowStepsMax = 3;
 }  // namespace
 
 struct Prefaulter::State {
+  /// With the mutex held: whether the caller is to post the next step.
+  bool claims_step() {
+    if (is_posted || ready_bytes >= wanted_bytes) return false;
+    return is_posted = true;
+  }
+
   // Constant after construction.
   std::weak_ptr<Executor> executor;  // A step that outlives it posts no other.
   std::shared_ptr<Arena> arena;
@@ -50,8 +56,9 @@ void Prefaulter::note_used(std::uint64_t end_bytes) {
     const std::uint64_t wanted_bytes =
         std::min(state_->arena->num_bytes(), end_bytes + state_->ahead_bytes);
     state_->wanted_bytes = std::max(state_->wanted_bytes, wanted_bytes);
+    if (!state_->claims_step()) return;
   }
-  post_next(state_);
+  post_step(state_);
 }
 
 std::uint64_t Prefaulter::ready_bytes() const {
@@ -59,12 +66,7 @@ std::uint64_t Prefaulter::ready_bytes() const {
   return state_->ready_bytes;
 }
 
-void Prefaulter::post_next(const std::shared_ptr<State>& state) {
-  {
-    const std::lock_guard<std::mutex> lock(state->mutex);
-    if (state->is_posted || state->ready_bytes >= state->wanted_bytes) return;
-    state->is_posted = true;
-  }
+void Prefaulter::post_step(const std::shared_ptr<State>& state) {
   const std::shared_ptr<Executor> executor = state->executor.lock();
   if (executor) executor->post(StepPriority::kPrefetch, [state] { run_step(state); });
 }
@@ -87,8 +89,9 @@ void Prefaulter::run_step(const std::shared_ptr<State>& state) {
     state->num_slow = is_slow ? state->num_slow + 1 : 0;
     const bool goes_on = is_ready && state->num_slow < kSlowStepsMax;
     state->ready_bytes = goes_on ? begin_bytes + length_bytes : state->arena->num_bytes();
+    if (!state->claims_step()) return;
   }
-  post_next(state);
+  post_step(state);
 }
 
 }  // namespace kvtier::store

@@ -28,7 +28,7 @@ class Prefaulter {
  private:
   struct State;
 
-  static void post_next(const std::shared_ptr<State>& state);
+  static void post_step(const std::shared_ptr<State>& state);
   static void run_step(const std::shared_ptr<State>& state);
 
   std::shared_ptr<State> state_;

@@ -101,16 +101,13 @@ class DiskReport:
             _ratio(f"disk put + flush / raw write, written before, {size}",
                    self.overwriting_puts, PUT_RATIO_MIN),
         ]  # fmt: skip
-        # Without bounds: one way for two loops to share the work, not a roof.
-        for name, pairs in (
-            (f"disk get / raw read beside hash + copy in a second thread, {size}", self.bare_gets),
-            (
-                f"disk put + flush / raw write beside hash + copy in a second thread, {size}",
-                self.bare_puts,
-            ),
+        beside = f"beside hash + copy in a second thread, {size}"
+        for name, pairs, at_least in (
+            (f"disk get / raw read {beside}", self.bare_gets, get_min),
+            (f"disk put + flush / raw write {beside}", self.bare_puts, PUT_RATIO_MIN),
         ):
             if pairs.ratios:
-                figures.append(_ratio(name, pairs, at_least=None, at_most=None))
+                figures.append(_ratio(name, pairs, at_least, at_most=None))
         cpu_ratios = self.verified_reads.cpu_ratios
         if cpu_ratios:
             figures.append(
@@ -179,9 +176,7 @@ def _side(pairs: Pairs, bytes_name: str) -> dict[str, object]:
     }
 
 
-def _ratio(
-    name: str, pairs: Pairs, at_least: float | None, at_most: float | None = _RATIO_MAX
-) -> Figure:
+def _ratio(name: str, pairs: Pairs, at_least: float, at_most: float | None = _RATIO_MAX) -> Figure:
     return Figure(
         name=name,
         value=median(pairs.ratios),
