@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from child_process import without_place_warnings
+from child_process import without_machine_warnings
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
@@ -40,7 +40,7 @@ def run(code: str, folder: Path, timeout_s: float = 60) -> subprocess.CompletedP
         timeout=timeout_s,
         check=False,
     )
-    return without_place_warnings(done)
+    return without_machine_warnings(done)
 
 
 def num_stored(folder: Path) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from child_process import without_place_warnings
+from child_process import without_machine_warnings
 from payload import canary, payloads
 from store_setup import BLOCK_BYTES, OpenStore, namespace_of
 
@@ -76,7 +76,7 @@ with kvtier.open(sys.argv[1], host_bytes="2MiB", disk_bytes="512MiB") as store:
         text=True,
         check=False,
     )
-    done = without_place_warnings(done)
+    done = without_machine_warnings(done)
     assert (done.returncode, done.stderr) == (0, "")
 
 
