@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from kvtier.block_plan import BlockPlan, PlanResult
     from kvtier.block_store import BlockStore
     from kvtier.config import Config
+    from kvtier.holder import Holder
     from kvtier.job import Job
     from kvtier.lease import Lease
+    from kvtier.live_state import LiveState
+    from kvtier.monitor import Monitor
     from kvtier.namespace import Namespace
     from kvtier.paged_blocks import PagedBlocks
     from kvtier.paged_geometry import PagedGeometry
@@ -55,12 +58,15 @@ __all__ = [
     "ConfigError",
     "FlushResult",
     "GetResult",
+    "Holder",
     "InternalError",
     "Job",
     "KvtierError",
     "Lease",
+    "LiveState",
     "LoadResult",
     "Lookup",
+    "Monitor",
     "Namespace",
     "Outcome",
     "PagedBlocks",
@@ -89,10 +95,13 @@ _LAZY_MODULES: Final = {
     "Config": "kvtier.config",
     "FlushResult": "kvtier.results",
     "GetResult": "kvtier.results",
+    "Holder": "kvtier.holder",
     "Job": "kvtier.job",
     "Lease": "kvtier.lease",
+    "LiveState": "kvtier.live_state",
     "LoadResult": "kvtier.results",
     "Lookup": "kvtier.results",
+    "Monitor": "kvtier.monitor",
     "Namespace": "kvtier.namespace",
     "PagedBlocks": "kvtier.paged_blocks",
     "PagedGeometry": "kvtier.paged_geometry",

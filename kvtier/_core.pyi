@@ -75,7 +75,7 @@ class Store:
     ) -> tuple[int, U8]:
         """(num_blocks, tiers)"""
     def lease(
-        self, namespace_index: int, keys: U8, prefix: bool, ttl_s: float
+        self, namespace_index: int, keys: U8, prefix: bool, ttl_s: float, owner: str
     ) -> tuple[int, int, U8]:
         """(lease_id, num_blocks, tiers)"""
     def release(self, lease_id: int) -> bool: ...
@@ -179,6 +179,8 @@ class Store:
     def clear(self, host: bool, disk: bool) -> dict[str, dict[str, int]]: ...
     def stats(self) -> dict[str, object]:
         """Flat fields of StoreStats; "host" and "disk" are dicts of TierStats fields or None."""
+    def holders(self, num_max: int) -> list[tuple[str, str, int, int, int, float, float]]:
+        """(kind, owner, id, num_blocks, num_bytes, since_s, until_s) of the oldest."""
     def close(self, timeout_s: float) -> None: ...
     def is_closed(self) -> bool:
         """Also true in a forked child, after abandon_after_fork()."""
@@ -282,6 +284,9 @@ def probe_numa() -> NumaProbe:
 
 def probe_directory(path: str, probe_bytes: int) -> DirectoryProbe:
     """For the doctor: tries direct I/O, preallocation and rates with a temporary file."""
+
+def read_live_file(path: str) -> str | None:
+    """Text of the live file in folder `path`; None: there is none. Takes no lock."""
 
 def list_own_files(path: str) -> list[tuple[str, int]]:
     """(name, allocated_bytes) of kvtier's files, those of other format versions included."""

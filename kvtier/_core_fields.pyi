@@ -35,6 +35,7 @@ class StoreOptions(TypedDict, total=False):
     blocks_max: int
     lock_wait_s: float
     stall_s: float
+    publish_interval_s: float
     default_timeout_s: float
     simulated_disk: SimulatedDisk
 

@@ -1,5 +1,8 @@
 """Checks of the small arguments that many calls share. Pure functions; thread-safe."""
 
+import operator
+from typing import SupportsIndex
+
 from kvtier.errors import ConfigError, UsageError
 from kvtier.units import parse_seconds, show
 
@@ -17,6 +20,17 @@ def check_seconds(value: object, name: str) -> float:
         return parse_seconds(value, name)
     except ConfigError as error:
         raise UsageError(str(error)) from None
+
+
+def check_count(value: object, name: str) -> int:
+    """Returns a whole number ≥ 0. Raises UsageError."""
+    if (
+        not isinstance(value, bool)
+        and isinstance(value, SupportsIndex)
+        and operator.index(value) >= 0
+    ):
+        return operator.index(value)
+    raise UsageError(f"{name}: expected a whole number from 0 on, got {show(value)}")
 
 
 def check_flag(value: object, name: str) -> bool:

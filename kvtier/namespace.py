@@ -122,7 +122,7 @@ class Namespace:
         owner: str | None = None,
         prefix: bool = True,
     ) -> Lease:
-        """Looks up and protects what was found for `ttl_s` (at most 3,600 s)."""
+        """Looks up and protects what is found for `ttl_s` (at most 3,600 s), in `owner`'s name."""
         if owner is not None and not isinstance(owner, str):
             raise UsageError(f"owner: expected text or None, got {show(owner)}")
         lease_id, num_blocks, tiers = self._core_store.lease(
@@ -130,6 +130,7 @@ class Namespace:
             as_key_array(keys),
             check_flag(prefix, "prefix"),
             check_seconds(ttl_s, "ttl_s"),
+            owner or "",
         )
         return Lease(num_blocks, tiers, self._core_store, lease_id)
 

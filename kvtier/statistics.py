@@ -1,6 +1,7 @@
 """Turns the core's flat counters into the dictionary of stats(). Pure functions; thread-safe."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 Leaf: TypeAlias = int | float | str
@@ -29,12 +30,18 @@ _TIER_NUMBERS: Final = (
     "unserved_bytes",
 )
 _TIERS: Final = ("host", "disk")
+LATENCY_KINDS: Final = ("get", "put", "load", "save")
+NUM_LATENCY_BUCKETS: Final = 27
+LATENCY_BOUNDS_S: Final = (*(2**i / 1e6 for i in range(NUM_LATENCY_BUCKETS - 1)), math.inf)
+"""Of a bucket: the longest time in it."""
 
 
 def nest_statistics(flat: Mapping[str, object]) -> Statistics:
     """Returns the counters of the store, under "jobs" and under "tiers" those of each tier."""
     numbers = {
-        name: _number(value) for name, value in flat.items() if name not in {*_TIERS, "jobs"}
+        name: _number(value)
+        for name, value in flat.items()
+        if name not in {*_TIERS, "jobs", "latency"}
     }
     tiers = {name: _nest_tier(flat.get(name)) for name in _TIERS}
     if flat.get("host") is None:
@@ -44,7 +51,65 @@ def nest_statistics(flat: Mapping[str, object]) -> Statistics:
     counts = (
         {name: _number(value) for name, value in jobs.items()} if isinstance(jobs, Mapping) else {}
     )
-    return {**numbers, "jobs": counts, "tiers": tiers}
+    return {
+        **numbers,
+        "jobs": counts,
+        "latency": _nest_latencies(flat.get("latency")),
+        "tiers": tiers,
+    }
+
+
+def _nest_latencies(flat: object) -> dict[str, dict[str, object]]:
+    """Of gets, puts, loads and saves: how many calls, their time together, and quantiles of it."""
+    kinds = flat if isinstance(flat, Mapping) else {}
+    return {kind: describe_latency(kinds.get(kind, {})) for kind in LATENCY_KINDS}
+
+
+def describe_latency(fields: Mapping[str, object]) -> dict[str, object]:
+    """Returns {"calls", "total_s", "p50_s", "p99_s", "buckets"}; quantiles are upper bounds.
+
+    buckets: {upper bound in seconds as text: calls that are in no bucket before it}.
+    """
+    listed = fields.get("buckets", ())
+    counts = [_number(it) for it in listed] if isinstance(listed, Sequence) else []
+    counts += [0] * (NUM_LATENCY_BUCKETS - len(counts))
+    return {
+        "calls": _number(fields.get("calls", 0)),
+        "total_s": _number(fields.get("total_ns", 0)) / 1e9,
+        "p50_s": find_quantile_s(counts, 0.5),
+        "p99_s": find_quantile_s(counts, 0.99),
+        "buckets": {
+            _bucket_text(bound_s): count
+            for bound_s, count in zip(LATENCY_BOUNDS_S, counts, strict=True)
+        },
+    }
+
+
+def find_quantile_s(counts: Sequence[int | float], quantile: float) -> float:
+    """Returns the upper bound of the bucket that holds the quantile; 0.0 without calls.
+
+    counts: one a bucket of LATENCY_BOUNDS_S. Of the last bucket, which has none, its lower bound.
+    """
+    left: float = sum(counts) * quantile
+    for bound_s, count in zip(LATENCY_BOUNDS_S, counts, strict=True):
+        left -= count
+        if count and left <= 0:
+            return float(min(bound_s, LATENCY_BOUNDS_S[-2]))
+    return 0.0
+
+
+def _bucket_text(bound_s: float) -> str:
+    return "inf" if bound_s == math.inf else f"{bound_s:.6f}"
+
+
+def find_hit_rate(statistics: Mapping[str, object]) -> float:
+    """Returns the share of blocks asked for that was delivered, 0.0 to 1.0; 0.0 when none was.
+
+    Asked for by gets and loads, or by lookups where those asked for more: who looks first loads
+    only what is there.
+    """
+    asked = max(_number(statistics["get_blocks"]), _number(statistics["lookup_blocks"]))
+    return _number(statistics["hit_blocks"]) / asked if asked else 0.0
 
 
 def _nest_tier(flat: object) -> dict[str, object]:

@@ -32,8 +32,15 @@ py::dict dict_of(const ClearResult& result) {
 CoreStore::CoreStore(const py::dict& options, py::object log, const Open& open)
     : log_(std::move(log)) {
   const StoreOptions parsed = store_options_of(options);
-  const auto push = [lines = lines_](const char* level, const std::string& text) {
+  if (parsed.publish_interval_ns > 0 && !parsed.path.empty()) {
+    publisher_ = std::make_shared<LivePublisher>(
+        parsed.path,
+        [lines = lines_](const char* level, const std::string& text) { lines->push(level, text); });
+  }
+  const auto push = [lines = lines_, publisher = publisher_](const char* level,
+                                                             const std::string& text) {
     lines->push(level, text);
+    if (publisher) publisher->note_line(level, text);
   };
   auto opened = [&] {
     const py::gil_scoped_release release;
@@ -41,6 +48,7 @@ CoreStore::CoreStore(const py::dict& options, py::object log, const Open& open)
   }();
   deliver_log();
   store_ = value_or_throw(std::move(opened), CallKind::kSetUp);
+  if (publisher_) publisher_->start(store_, parsed.publish_interval_ns);
 }
 
 CoreStore::~CoreStore() {
@@ -48,6 +56,7 @@ CoreStore::~CoreStore() {
     // The core's destructor waits for its threads, which a Python thread may hold up.
     const py::gil_scoped_release release;
     if (store_) {
+      stop_publishing();
       plans_->close();
       store_.reset();
       plans_->forget_all();
@@ -99,10 +108,12 @@ py::tuple CoreStore::lookup(std::uint32_t namespace_index, const py::array& keys
 }
 
 py::tuple CoreStore::lease(std::uint32_t namespace_index, const py::array& keys, bool prefix,
-                           double ttl_s) {
+                           double ttl_s, std::string owner) {
   const auto span = key_span_of(keys);
-  const auto leased = value_or_throw(run(
-      [&](Store& store) { return store.lease(namespace_index, span, prefix, ns_from_s(ttl_s)); }));
+  const TimeNs ttl_ns = ns_from_s(ttl_s);
+  const auto leased = value_or_throw(run([&](Store& store) {
+    return store.lease(namespace_index, span, prefix, ttl_ns, std::move(owner));
+  }));
   return py::make_tuple(leased.lease_id, leased.found.num_blocks, array_of(leased.found.tiers));
 }
 
@@ -254,12 +265,30 @@ py::dict CoreStore::clear(bool host, bool disk) {
 py::dict CoreStore::stats() {
   py::dict fields = bindings::dict_of(run([](Store& store) { return store.stats(); }));
   if (fields.contains("host") && !fields["host"].is_none()) add_page_locks(fields["host"]);
+  fields["live_updates"] = publisher_ ? publisher_->num_published() : 0;
+  fields["live_failures"] = publisher_ ? publisher_->num_failures() : 0;
   return fields;
+}
+
+py::list CoreStore::holders(std::size_t num_max) {
+  py::list listed;
+  for (const Holder& it : run([&](Store& store) { return store.holders(num_max); })) {
+    listed.append(py::make_tuple(
+        it.kind,
+        py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+            it.owner.data(), static_cast<Py_ssize_t>(it.owner.size()), "replace")),
+        it.id, it.num_blocks, it.num_bytes, seconds_of(it.since_ns), seconds_of(it.until_ns)));
+  }
+  return listed;
 }
 
 void CoreStore::close(double timeout_s) {
   if (is_closed_) return;
   plans_->close();
+  {
+    const py::gil_scoped_release release;
+    stop_publishing();
+  }
   const Status status = run([&](Store& store) { return store.close(ns_from_s(timeout_s)); });
   is_closed_ = true;
   wait_for_calls();
@@ -268,6 +297,10 @@ void CoreStore::close(double timeout_s) {
   stop_sharing();
   deliver_log();
   throw_if_error(status);
+}
+
+void CoreStore::stop_publishing() {
+  if (publisher_) publisher_->stop();
 }
 
 void CoreStore::wait_for_calls() {
@@ -282,6 +315,9 @@ void CoreStore::wait_for_calls() {
 void CoreStore::abandon_after_fork() {
   if (!store_) return;
   store_->abandon_after_fork();
+  // Its mutex may be held by a thread of the parent.
+  static_cast<void>(new std::shared_ptr<LivePublisher>(std::move(publisher_)));
+  publisher_.reset();
   // Never destroyed here: its threads are in the parent, and waiting for them would take for ever.
   static_cast<void>(new std::shared_ptr<Store>(std::move(store_)));
   store_.reset();

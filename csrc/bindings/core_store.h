@@ -24,6 +24,7 @@
 #include "memory/arena_handover.h"
 #include "paged/paged_device.h"
 #include "paged/plan_table.h"
+#include "store/live_publisher.h"
 #include "store/store.h"
 
 namespace kvtier::paged {
@@ -57,7 +58,7 @@ class CoreStore {
   pybind11::tuple lookup(std::uint32_t namespace_index, const pybind11::array& keys, bool prefix,
                          double max_load_s);
   pybind11::tuple lease(std::uint32_t namespace_index, const pybind11::array& keys, bool prefix,
-                        double ttl_s);
+                        double ttl_s, std::string owner);
   bool release(std::uint64_t lease_id);
   double lease_expires_in_s(std::uint64_t lease_id);
   KeyArray put(std::uint32_t namespace_index, const KeyArray& keys, const AddressArray& addresses,
@@ -105,6 +106,8 @@ class CoreStore {
   pybind11::tuple flush(double timeout_s);
   pybind11::dict clear(bool host, bool disk);
   pybind11::dict stats();
+  /// (kind, owner, id, num_blocks, num_bytes, since_s, until_s) each; times of the system's clock.
+  pybind11::list holders(std::size_t num_max);
   void close(double timeout_s);
   bool is_closed() const { return is_closed_; }
   void abandon_after_fork();
@@ -148,6 +151,7 @@ class CoreStore {
   /// After the store: nothing of it is on a device any more.
   void close_devices(double timeout_s);
   void stop_sharing();
+  void stop_publishing();
   /// Waits until no other thread is between releasing the GIL and taking it again.
   void wait_for_calls();
   void deliver_log();
@@ -163,6 +167,7 @@ class CoreStore {
   std::shared_ptr<Store> store_;
   bool is_closed_ = false;
   bool is_forked_ = false;
+  std::shared_ptr<LivePublisher> publisher_;  // Only where the state is told to others.
   pybind11::object log_;
   // Guarded by calls_mutex_, which is never held while taking the GIL.
   std::mutex calls_mutex_;

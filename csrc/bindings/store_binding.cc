@@ -105,7 +105,7 @@ void bind_store(py::module_& module) {
   store.def("lookup", &CoreStore::lookup, py::arg("namespace_index"), py::arg("keys").noconvert(),
             py::arg("prefix"), py::arg("max_load_s"));
   store.def("lease", &CoreStore::lease, py::arg("namespace_index"), py::arg("keys").noconvert(),
-            py::arg("prefix"), py::arg("ttl_s"));
+            py::arg("prefix"), py::arg("ttl_s"), py::arg("owner"));
   store.def("release", &CoreStore::release, py::arg("lease_id"));
   store.def("lease_expires_in_s", &CoreStore::lease_expires_in_s, py::arg("lease_id"));
   store.def("put", &CoreStore::put, py::arg("namespace_index"), py::arg("keys").noconvert(),
@@ -120,6 +120,7 @@ void bind_store(py::module_& module) {
   store.def("flush", &CoreStore::flush, py::arg("timeout_s"));
   store.def("clear", &CoreStore::clear, py::arg("host"), py::arg("disk"));
   store.def("stats", &CoreStore::stats);
+  store.def("holders", &CoreStore::holders, py::arg("num_max"));
   store.def("close", &CoreStore::close, py::arg("timeout_s"));
   store.def("is_closed", &CoreStore::is_closed);
   store.def("abandon_after_fork", &CoreStore::abandon_after_fork);

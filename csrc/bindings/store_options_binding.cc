@@ -95,6 +95,7 @@ const std::map<std::string, Setter>& setters() {
       {"blocks_max", set<&StoreOptions::blocks_max, std::uint64_t>},
       {"lock_wait_s", set_time<&StoreOptions::lock_wait_ns>},
       {"stall_s", set_time<&StoreOptions::stall_ns>},
+      {"publish_interval_s", set_time<&StoreOptions::publish_interval_ns>},
       {"default_timeout_s", set_time<&StoreOptions::default_timeout_ns>},
       {"simulated_disk",
        [](StoreOptions& it, const py::handle& value) {

@@ -17,6 +17,7 @@
 #include "bindings/errors_binding.h"
 #include "disk/directory_inspector.h"
 #include "disk/directory_probe.h"
+#include "disk/live_writer.h"
 #include "io/directory.h"
 #include "io/threads_io_engine.h"
 #include "memory/numa_policy.h"
@@ -183,6 +184,17 @@ py::dict probe(const py::object& path, std::uint64_t probe_bytes) {
   return fields;
 }
 
+/// None: there is none.
+std::optional<std::string> read_live(const py::object& path) {
+  const std::string native = py::bytes(py::module_::import("os").attr("fsencode")(path));
+  auto text = [&native] {
+    const py::gil_scoped_release release;
+    return disk::read_live_file(native);
+  }();
+  if (text.status().code() == StatusCode::kNotFound) return std::nullopt;
+  return value_or_throw(std::move(text));
+}
+
 std::vector<std::pair<std::string, std::uint64_t>> pairs_of(
     const std::vector<disk::OwnFile>& files) {
   std::vector<std::pair<std::string, std::uint64_t>> pairs;
@@ -202,6 +214,7 @@ void bind_tools(py::module_& module) {
   module.def("choose_num_io_threads", [] { return choose_num_io_threads(usable_cpus()); });
   module.def("probe_numa", &probe_numa_dict);
   module.def("inspect_directory", &inspect, py::arg("path"));
+  module.def("read_live_file", &read_live, py::arg("path"));
   module.def("verify_directory", &verify, py::arg("path"), py::arg("report"));
   module.def("probe_directory", &probe, py::arg("path"), py::arg("probe_bytes"));
   module.def(

@@ -11,6 +11,7 @@
 #include <random>
 #include <span>
 
+#include "format/live_file.h"
 #include "format/segment_header.h"
 #include "format/uses_file.h"
 #include "io/directory_lock.h"
@@ -233,7 +234,9 @@ Result<DirectoryListing> StoreDirectory::list() {
   if (!names.is_ok()) return names.status();
   DirectoryListing listing;
   for (const std::string& name : names.value()) {
-    if (name == kProbeFileName || name == format::kNewUsesFileName) {
+    // What an earlier run told of itself is not true any more.
+    if (name == kProbeFileName || name == format::kNewUsesFileName ||
+        name == format::kLiveFileName) {
       const Status removed = directory_.remove_file(name);
       if (!removed.is_ok()) return removed;
     }
@@ -268,7 +271,10 @@ std::uint64_t StoreDirectory::fixed_bytes() {
     auto stat = directory_.stat_file(name);
     if (stat.is_ok()) total += stat.value().allocated_bytes;
   }
-  return total;
+  // It may come at any time.
+  auto live = directory_.stat_file(format::kLiveFileName);
+  const std::uint64_t live_bytes = live.is_ok() ? live.value().allocated_bytes : 0;
+  return total + std::max<std::uint64_t>(live_bytes, format::kLiveFileBytesMax);
 }
 
 std::uint64_t StoreDirectory::uses_bytes() {
@@ -284,7 +290,7 @@ bool StoreDirectory::is_own_name(const std::string& name) {
     if (name == each || name == each + kOtherVersionSuffix) return true;
   }
   return name == format::kLockFileName || name == kProbeFileName ||
-         name == format::kNewUsesFileName;
+         name == format::kNewUsesFileName || name == format::kLiveFileName;
 }
 
 DirectProbe probe_direct(Directory& directory) {

@@ -53,7 +53,7 @@ class StoreDirectory {
   /// Forgets what was read: the directory is a new one.
   void reset();
 
-  /// Looks at every file; removes leftovers of ours (temporary and half-made files).
+  /// Looks at every file; removes leftovers of ours (temporary and half-made files, live file).
   Result<DirectoryListing> list();
   /// Removes every file of a store, of any version. Foreign files stay.
   Status remove_all_files();

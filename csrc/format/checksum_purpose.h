@@ -14,6 +14,7 @@ enum class ChecksumPurpose : std::uint64_t {
   kNamespaceTable = 0x4b56544e414d4553,
   kUsesFile = 0x4b56545553455346,
   kUsesFileBody = 0x4b5655534553424f,
+  kLiveFile = 0x4b564c4956454649,
 };
 
 constexpr std::uint64_t seed_of(ChecksumPurpose purpose) {

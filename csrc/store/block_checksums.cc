@@ -1,5 +1,7 @@
-// Checksums of whole blocks, part by part. Thread-safe.
-#include "store/store_impl.h"
+// One seed a part. Thread-safe.
+#include "store/block_checksums.h"
+
+#include "base/checksum.h"
 
 namespace kvtier::store {
 

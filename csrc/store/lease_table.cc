@@ -1,9 +1,13 @@
 // Leases. Guarded by the store's mutex.
 #include "store/lease_table.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace kvtier::store {
 
-std::uint64_t LeaseTable::add(const std::vector<Item>& items, TimeNs expires_ns) {
+std::uint64_t LeaseTable::add(Lease lease) {
+  const std::vector<Item>& items = lease.items;
   if (leases_.size() >= kLeasesMax) return 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto tier = static_cast<std::size_t>(items[i].tier);
@@ -14,8 +18,9 @@ std::uint64_t LeaseTable::add(const std::vector<Item>& items, TimeNs expires_ns)
     life_.lease(items[i].entry, items[i].tier);
   }
   const std::uint64_t lease_id = lease_id_next_++;
-  leases_.emplace(lease_id, Lease{items, expires_ns});
-  by_expiry_.emplace(expires_ns, lease_id);
+  lease.owner.resize(std::min(lease.owner.size(), kOwnerBytesMax));
+  by_expiry_.emplace(lease.expires_ns, lease_id);
+  leases_.emplace(lease_id, std::move(lease));
   return lease_id;
 }
 

@@ -87,8 +87,8 @@ Result<LookupResult> Store::lookup(std::uint32_t namespace_index, std::span<cons
     KVTIER_STORE_CALL(impl_->lookup(namespace_index, keys, is_prefix, max_load_ns))}
 
 Result<LeaseResult> Store::lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                                 bool is_prefix, TimeNs ttl_ns) {
-  KVTIER_STORE_CALL(impl_->lease(namespace_index, keys, is_prefix, ttl_ns))
+                                 bool is_prefix, TimeNs ttl_ns, std::string owner) {
+  KVTIER_STORE_CALL(impl_->lease(namespace_index, keys, is_prefix, ttl_ns, std::move(owner)))
 }
 
 bool Store::release(std::uint64_t lease_id) {
@@ -155,9 +155,11 @@ Result<FlushResult> Store::flush(TimeNs timeout_ns){KVTIER_STORE_CALL(impl_->flu
 Result<Store::ClearResults> Store::clear(bool is_host, bool is_disk){
     KVTIER_STORE_CALL(impl_->clear(is_host, is_disk))}
 
-StoreStats Store::stats() {
-  return impl_->is_abandoned() ? StoreStats{} : impl_->stats();
+std::vector<Holder> Store::holders(std::size_t num_max) {
+  return impl_->is_abandoned() ? std::vector<Holder>{} : impl_->holders(num_max);
 }
+
+StoreStats Store::stats() { return impl_->is_abandoned() ? StoreStats{} : impl_->stats(); }
 
 Status Store::close(TimeNs timeout_ns){KVTIER_STORE_CALL(impl_ -> close(timeout_ns))}
 

@@ -21,6 +21,7 @@
 #include "memory/arena.h"
 #include "memory/numa_policy.h"
 #include "store/block_mover.h"
+#include "store/holder.h"
 #include "store/job.h"
 #include "store/outcome.h"
 #include "store/store_options.h"
@@ -141,8 +142,11 @@ class Store {
   /// unknown: at first, until about 5 ms of loads were measured.
   Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                               bool is_prefix, TimeNs max_load_ns = kNeverNs);
+  /// owner: for holders(); its first 64 bytes are kept.
   Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                            bool is_prefix, TimeNs ttl_ns);
+                            bool is_prefix, TimeNs ttl_ns, std::string owner = {});
+  /// Who keeps blocks from eviction: at most `num_max` leases and as many jobs, the oldest of each.
+  std::vector<Holder> holders(std::size_t num_max);
   /// False: unknown, expired or already released.
   bool release(std::uint64_t lease_id);
   /// Time until expiry; 0 when it is over.

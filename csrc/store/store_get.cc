@@ -37,7 +37,7 @@ Result<std::vector<Outcome>> Store::Impl::get(const GetRequest& request) {
   const auto space = begin_call(request.namespace_index);
   if (!space.is_ok()) return space.status();
   Flow flow(Flow::Driver::kCaller);
-  return drive(flow, run_get(request, *space.value(), flow), locked);
+  return drive(flow, run_get(request, *space.value(), flow), locked, stats_.get_latency);
 }
 
 Task<Store::Impl::Outcomes> Store::Impl::run_get(GetRequest request, const Namespace& space,

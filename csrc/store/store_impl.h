@@ -17,9 +17,11 @@
 #include "disk/disk_engine.h"
 #include "disk/store_directory.h"
 #include "format/uses_file.h"
+#include "store/block_checksums.h"
 #include "store/block_life.h"
 #include "store/disk_tier.h"
 #include "store/flow.h"
+#include "store/holder.h"
 #include "store/host_tier.h"
 #include "store/lease_table.h"
 #include "store/load_time.h"
@@ -49,12 +51,6 @@ struct MoveUnderWay {
   BlockMoveResult result;
 };
 
-/// Checksums of the parts of one block that lies contiguously at `bytes`.
-std::vector<std::uint64_t> checksum_block(const Namespace& space, const BlockKey& key,
-                                          const std::byte* bytes);
-std::vector<std::uint64_t> copy_and_checksum_block(const Namespace& space, const BlockKey& key,
-                                                   std::byte* target, const std::byte* source);
-
 }  // namespace store
 
 class Store::Impl {
@@ -68,7 +64,8 @@ class Store::Impl {
   Result<LookupResult> lookup(std::uint32_t namespace_index, std::span<const BlockKey> keys,
                               bool is_prefix, TimeNs max_load_ns);
   Result<LeaseResult> lease(std::uint32_t namespace_index, std::span<const BlockKey> keys,
-                            bool is_prefix, TimeNs ttl_ns);
+                            bool is_prefix, TimeNs ttl_ns, std::string owner);
+  std::vector<Holder> holders(std::size_t num_max);
   bool release(std::uint64_t lease_id);
   TimeNs lease_expires_in_ns(std::uint64_t lease_id);
   Result<std::uint64_t> pin(std::uint32_t namespace_index, std::span<const BlockKey> keys);
@@ -296,7 +293,7 @@ class Store::Impl {
 
   // Who drives the flows (store_jobs.cc). Shared only because the type is incomplete here.
   struct RunningJob;
-  Outcomes drive(Flow& flow, Task<Outcomes> task, Locked& locked);
+  Outcomes drive(Flow& flow, Task<Outcomes> task, Locked& locked, LatencyStats& latency);
   std::shared_ptr<RunningJob> make_job(std::span<const BlockKey> keys, Job::Kind kind,
                                        StepPriority priority,
                                        std::shared_ptr<BlockMover> mover = nullptr);
@@ -315,6 +312,7 @@ class Store::Impl {
   void cancel_jobs(JobChoice choice);
   void release_order_waits();
   void fill_job_stats(JobStats& stats) const;
+  LatencyStats& latency_of(Job::Kind kind);
 
   // Maintenance (store_maintain.cc).
   Status make_removals_durable(Locked& locked, TimeNs deadline_ns);

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/wait_piece.h"
-#include "store/store_impl.h"
+#include "store/running_job.h"
 
 namespace kvtier {
 namespace {
@@ -20,24 +20,6 @@ constexpr std::size_t kListedJobsMax = 4096;
 
 }  // namespace
 
-/// All that a job needs until it ends. The spans of its request point into it.
-struct Store::Impl::RunningJob {
-  std::shared_ptr<Job> job;
-  StepPriority priority = StepPriority::kLoad;
-  Outcome refusal = Outcome::kMiss;  // Of its blocks when it cannot be run.
-  bool is_listed = true;             // By poll; nobody holds a handle else.
-  std::vector<BlockKey> keys;
-  std::vector<const std::byte*> sources;
-  std::vector<std::byte*> targets;
-  std::function<void()> on_end;
-  std::vector<std::size_t> undefined_indices;  // Of a load, once its task has ended.
-  Status failure = Status::ok();               // The store's own, which broke the job.
-  std::uint64_t prefetch_bytes = 0;
-  Flow flow{Flow::Driver::kPool};
-  Task<Outcomes> task;
-  bool is_started = false;
-};
-
 Result<const store::Namespace*> Store::Impl::begin_call(std::uint32_t namespace_index) {
   if (Status open = check_open(); !open.is_ok()) return open;
   auto known = find_namespace(namespace_index);
@@ -46,7 +28,9 @@ Result<const store::Namespace*> Store::Impl::begin_call(std::uint32_t namespace_
 }
 
 /// Runs a flow in this thread, which blocks while the flow waits.
-Store::Impl::Outcomes Store::Impl::drive(Flow& flow, Task<Outcomes> task, Locked& locked) {
+Store::Impl::Outcomes Store::Impl::drive(Flow& flow, Task<Outcomes> task, Locked& locked,
+                                         LatencyStats& latency) {
+  const TimeNs start_ns = seams_.clock->now_ns();
   ++num_calls_;
   flow.set_lock(locked.lock());
   task.start();
@@ -61,6 +45,7 @@ Store::Impl::Outcomes Store::Impl::drive(Flow& flow, Task<Outcomes> task, Locked
     flow.resume();
   }
   Outcomes outcomes = task.take();
+  latency.add(seams_.clock->now_ns() - start_ns);
   --num_calls_;
   changed();
   return outcomes;
@@ -79,6 +64,7 @@ Result<std::shared_ptr<Job>> Store::Impl::put_async(const PutRequest& request,
   owned.sources = run->sources;
   run->task = run_put(owned, *space.value(), nullptr, run->flow);
   ++stats_.jobs.puts;
+  run->num_bytes = run->keys.size() * space.value()->block_bytes;
   return start_job(std::move(run), locked);
 }
 
@@ -95,6 +81,7 @@ Result<std::shared_ptr<Job>> Store::Impl::get_async(const GetRequest& request,
   owned.targets = run->targets;
   run->task = run_get(owned, *space.value(), run->flow);
   ++stats_.jobs.gets;
+  run->num_bytes = run->keys.size() * space.value()->block_bytes;
   return start_job(std::move(run), locked);
 }
 
@@ -110,6 +97,7 @@ Result<std::shared_ptr<Job>> Store::Impl::save_async(const SaveRequest& request,
                        request.timeout_ns};
   run->task = run_put(put, *space.value(), request.mover.get(), run->flow);
   ++stats_.jobs.saves;
+  run->num_bytes = run->keys.size() * space.value()->block_bytes;
   return start_job(std::move(run), locked);
 }
 
@@ -124,6 +112,7 @@ Result<std::shared_ptr<Job>> Store::Impl::load_async(const LoadRequest& request,
                        request.request_hash,    request.timeout_ns};
   run->task = run_load(get, *space.value(), *request.mover, run->undefined_indices, run->flow);
   ++stats_.jobs.loads;
+  run->num_bytes = run->keys.size() * space.value()->block_bytes;
   return start_job(std::move(run), locked);
 }
 
@@ -149,6 +138,7 @@ Status Store::Impl::prefetch(std::uint32_t namespace_index, std::span<const Bloc
   run->prefetch_bytes = num_bytes;
   prefetch_bytes_ += num_bytes;
   stats_.jobs.prefetch_blocks += wanted.size();
+  run->num_bytes = num_bytes;
   run->task = run_prefetch(run->keys, namespace_index, deadline_ns, run->flow);
   (void)start_job(std::move(run), locked);
   return Status::ok();
@@ -182,6 +172,7 @@ std::shared_ptr<Job> Store::Impl::start_job(std::shared_ptr<RunningJob> run, Loc
     }
     end_job(started, Status::ok(), Outcomes(started.keys.size(), started.refusal));
   } else {
+    started.start_ns = seams_.clock->now_ns();
     advance_job(started, locked);
   }
   return job;
@@ -260,6 +251,9 @@ void Store::Impl::post_job(RunningJob& run) {
 void Store::Impl::end_job(RunningJob& run, Status status, Outcomes outcomes) {
   if (run.flow.is_cancelled()) ++stats_.jobs.cancelled;
   ++stats_.jobs.ended;
+  if (run.is_listed && run.start_ns) {
+    latency_of(run.job->kind()).add(seams_.clock->now_ns() - *run.start_ns);
+  }
   prefetch_bytes_ -= run.prefetch_bytes;
   if (run.job->mover()) run.job->mover()->finish_starting();
   run.job->end(std::move(status), std::move(outcomes), std::move(run.undefined_indices));

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "format/live_file.h"
 #include "format/slot_table.h"
 #include "store/load_time.h"
 #include "store/store_impl.h"
@@ -110,7 +111,8 @@ Status Store::Impl::charge_namespaces() {
   for (std::uint32_t i = 0; i < namespaces_.size(); ++i) {
     table_bytes += namespaces_.at(i).description.size() + kRecordBytesMax;
   }
-  const std::uint64_t own_bytes = 4 * kPageBytes + 2 * table_bytes;  // Lock and superblock as well.
+  // Lock, superblock and live file as well.
+  const std::uint64_t own_bytes = 4 * kPageBytes + format::kLiveFileBytesMax + 2 * table_bytes;
   const std::uint64_t fixed_bytes = own_bytes + stats_.unknown_file_bytes + 2 * uses_bytes_max_;
   if (fixed_bytes <= disk_->fixed_bytes()) return Status::ok();
   const std::uint64_t charged = disk_->charged_bytes() - disk_->fixed_bytes() + fixed_bytes;
@@ -230,7 +232,7 @@ Result<LookupResult> Store::Impl::lookup(std::uint32_t namespace_index,
 
 Result<LeaseResult> Store::Impl::lease(std::uint32_t namespace_index,
                                        std::span<const BlockKey> keys, bool is_prefix,
-                                       TimeNs ttl_ns) {
+                                       TimeNs ttl_ns, std::string owner) {
   Locked locked(*this);
   if (Status open = check_open(); !open.is_ok()) return open;
   if (auto known = find_namespace(namespace_index); !known.is_ok()) return known.status();
@@ -248,7 +250,7 @@ Result<LeaseResult> Store::Impl::lease(std::uint32_t namespace_index,
   stats_.lookup_blocks += keys.size();
   if (!items.empty()) {
     const TimeNs expires_ns = now_ns + std::clamp<TimeNs>(ttl_ns, 0, store::LeaseTable::kTtlNsMax);
-    result.lease_id = leases_.add(items, expires_ns);
+    result.lease_id = leases_.add({std::move(items), expires_ns, now_ns, std::move(owner)});
   }
   if (result.lease_id == 0) {
     // Nothing is protected, so nothing may be promised.

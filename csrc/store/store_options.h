@@ -48,6 +48,8 @@ struct StoreOptions {
   TimeNs stall_ns = 2 * kNsPerS;
   /// clear() and delete end within it.
   TimeNs default_timeout_ns = 30 * kNsPerS;
+  /// How often the state is told to other processes through a file in the directory; 0: never.
+  TimeNs publish_interval_ns = 0;
   /// For benchmarks and tests: makes the disk as slow as another one.
   std::optional<ThrottleOptions> simulated_disk;
 };

@@ -24,7 +24,7 @@ Result<std::vector<Outcome>> Store::Impl::put(const PutRequest& request) {
   const auto space = begin_call(request.namespace_index);
   if (!space.is_ok()) return space.status();
   Flow flow(Flow::Driver::kCaller);
-  return drive(flow, run_put(request, *space.value(), nullptr, flow), locked);
+  return drive(flow, run_put(request, *space.value(), nullptr, flow), locked, stats_.put_latency);
 }
 
 /// mover: brings the bytes; null: they are at the request's addresses.

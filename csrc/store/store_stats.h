@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "store/latency_stats.h"
+
 namespace kvtier {
 
 enum class Health : std::uint8_t { kOk, kDegraded, kStalled, kOff };
@@ -83,6 +85,11 @@ struct StoreStats {
   double recover_s = 0;
   bool is_recovered_clean = true;
   JobStats jobs;
+  // From call or submission to the end.
+  LatencyStats get_latency;
+  LatencyStats put_latency;
+  LatencyStats load_latency;
+  LatencyStats save_latency;
   TierStats host;
   TierStats disk;
 };

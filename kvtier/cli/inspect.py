@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from kvtier import _core
-from kvtier.cli.store_folder import require_folder
+from kvtier.store_folder import require_folder
 from kvtier.units import format_bytes
 
 

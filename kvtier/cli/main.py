@@ -43,6 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_doctor(commands)
     _add_stats(commands)
+    _add_top(commands)
     _add_inspect(commands)
     _add_verify(commands)
     _add_wipe(commands)
@@ -66,9 +67,28 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _add_stats(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("stats", help="sum up what a store's folder holds")
-    parser.add_argument("path", metavar="PATH")
+    parser = commands.add_parser("stats", help="sum up what a store holds and how it fares")
+    _add_store_path(parser)
     _finish(parser, _run_stats)
+
+
+def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("top", help="watch a running store")
+    _add_store_path(parser)
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="seconds between frames"
+    )
+    parser.add_argument("--count", type=int, metavar="N", help="end after N frames")
+    _finish(parser, _run_top)
+
+
+def _add_store_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path",
+        nargs="?",
+        metavar="PATH",
+        help="folder of the store (default: KVTIER_PATH, else the only store that is open)",
+    )
 
 
 def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -138,6 +158,17 @@ def _run_stats(arguments: argparse.Namespace) -> int:
     from kvtier.cli.stats import run_stats
 
     return run_stats(arguments.path, is_json=arguments.json)
+
+
+def _run_top(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.top import run_top
+
+    return run_top(
+        arguments.path,
+        interval_s=arguments.interval,
+        num_frames=arguments.count,
+        is_json=arguments.json,
+    )
 
 
 def _run_inspect(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,7 @@
-"""`kvtier stats`: what a store's folder holds, from outside and without its lock. Stateless."""
+"""`kvtier stats`: what a store holds and how it fares, from outside and without its lock.
+
+Stateless.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,27 @@ import json
 
 from kvtier import _core
 from kvtier.cli.inspect import parse_description
-from kvtier.cli.store_folder import find_holder, require_folder
+from kvtier.cli.live_report import (
+    TIERS,
+    demand_line,
+    headline,
+    holder_line,
+    latency_line,
+    tier_line,
+)
+from kvtier.errors import KvtierError
+from kvtier.live_state import LiveState, read_live_state
+from kvtier.monitor import describe
+from kvtier.store_folder import choose_folder, find_holder
 from kvtier.units import format_bytes
 
+_EVENTS_MAX = 3
 
-def run_stats(path: str, *, is_json: bool) -> int:
-    """Prints blocks and bytes on disk; returns 0."""
-    contents = _core.inspect_directory(require_folder(path))
+
+def run_stats(chosen_path: str | None, *, is_json: bool) -> int:
+    """Prints blocks and bytes on disk, and what the store last told of itself; returns 0."""
+    path = choose_folder(chosen_path)
+    contents = _core.inspect_directory(path)
     own_files = _core.list_own_files(path)
     namespaces = contents["namespaces"]
     summary = {
@@ -38,11 +55,38 @@ def run_stats(path: str, *, is_json: bool) -> int:
             for it in namespaces
         ],
     }
+    live, problem = _find_live_state(path)
     if is_json:
-        print(json.dumps(summary, indent=2))
+        told = describe(live) if live is not None else None
+        print(json.dumps({**summary, "live": told, "live_problem": problem}, indent=2))
         return 0
     _print_summary(summary, namespaces)
+    if live is not None:
+        _print_live(live)
+    else:
+        print(f"  hits and misses: {problem}")
     return 0
+
+
+def _find_live_state(path: str) -> tuple[LiveState | None, str]:
+    """What lies on disk is to be seen also where the live state is not."""
+    try:
+        live = read_live_state(path)
+    except KvtierError as error:
+        return None, str(error)
+    return live, "" if live is not None else "nothing was told of them yet"
+
+
+def _print_live(live: LiveState) -> None:
+    print(headline(live))
+    print(f"  {demand_line(live.statistics)}")
+    for tier in TIERS:
+        print(f"  {tier_line(live.statistics, tier)}")
+    print(f"  {latency_line(live.statistics)}")
+    for holder in live.holders:
+        print(f"  {holder_line(holder)}")
+    for event in live.events[:_EVENTS_MAX]:
+        print(f"  {event.level}: {event.text}")
 
 
 def _print_summary(summary: dict[str, object], namespaces: list[_core.NamespaceContents]) -> None:
@@ -63,7 +107,6 @@ def _print_summary(summary: dict[str, object], namespaces: list[_core.NamespaceC
             f"  {it['id']}: {it['num_blocks']} blocks, {format_bytes(it['payload_bytes'])}, "
             f"model {json.dumps(model)}" + (f", {per_token:g} bytes/token" if per_token else "")
         )
-    print("  (hits and misses live in the process that has it open: BlockStore.stats())")
 
 
 def _bytes_per_token(contents: _core.NamespaceContents) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kvtier import _core
 from kvtier.cli.main import EXIT_FOUND, EXIT_GOOD
-from kvtier.cli.store_folder import require_folder
+from kvtier.store_folder import require_folder
 from kvtier.units import format_bytes
 
 _LINES_MAX = 20

@@ -5,8 +5,8 @@ import sys
 
 from kvtier import _core
 from kvtier.cli.main import EXIT_GOOD, EXIT_USAGE
-from kvtier.cli.store_folder import find_holder, require_folder
 from kvtier.errors import StoreBusyError
+from kvtier.store_folder import find_holder, require_folder
 from kvtier.units import format_bytes
 
 

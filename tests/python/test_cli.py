@@ -102,7 +102,10 @@ def test_stats_show_bytes_per_token_d10(folder: Path, capsys: pytest.CaptureFixt
     assert summary["namespaces"][0]["bytes_per_token"] == BLOCK_BYTES / 16
     assert summary["allocated_bytes"] >= NUM_BLOCKS * BLOCK_BYTES
     assert main(["stats", str(folder)]) == 0
-    assert "nobody" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "nobody" in text
+    assert "delivered 0 (0.0%)" in text
+    assert summary["live"]["state"] == "closed"
     assert listing(folder) == before
 
 
@@ -113,6 +116,11 @@ def test_stats_and_inspect_work_beside_an_open_store(
     code, summary = run_json(capsys, "stats", folder)
     assert code == 0
     assert str(os.getpid()) in summary["holder"]
+    while summary["live"] is None:  # This run has told nothing so far; the former's is gone.
+        assert summary["live_problem"] == "nothing was told of them yet"
+        summary = run_json(capsys, "stats", folder)[1]
+    assert summary["live"]["pid"] == os.getpid()
+    assert summary["live"]["stats"]["tiers"]["disk"]["health"] == "ok"
     assert run_json(capsys, "inspect", folder)[0] == 0
     # What changes the folder, or needs it still, is refused.
     for arguments in (["verify", str(folder)], ["wipe", "--yes", str(folder)]):

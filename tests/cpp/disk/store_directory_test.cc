@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "format/live_file.h"
 #include "testing/sim_world.h"
 
 using namespace kvtier;
@@ -123,4 +124,19 @@ TEST_CASE("direct I/O is probed with a real write and leaves no file") {
   disk.faults().read_flip = 1;
   CHECK_FALSE(disk::probe_direct(*directory).is_direct);
   CHECK(disk.files().empty());
+}
+
+TEST_CASE("what an earlier run told of itself is gone once a later one looked at the files") {
+  SimClock clock;
+  SimDisk disk(clock, SimOptions{});
+  auto directory = disk.make_directory();
+  disk::StoreDirectory store(*directory);
+  REQUIRE(store.load().is_ok());
+  const std::uint64_t bytes_before = store.fixed_bytes();
+  auto created = directory->open_file(format::kLiveFileName, OpenFlags{true, false, false});
+  REQUIRE(created.is_ok());
+  directory->close_file(created.value());
+  CHECK(store.fixed_bytes() == bytes_before);
+  REQUIRE(store.list().is_ok());
+  CHECK_FALSE(directory->stat_file(format::kLiveFileName).is_ok());
 }

@@ -1,4 +1,4 @@
-"""What the commands on a store's folder share: that it exists, and who holds it. Stateless."""
+"""A store's folder from outside: that it exists, and who holds it. Stateless."""
 
 import os
 from pathlib import Path
@@ -36,3 +36,35 @@ def find_holder(path: str, proc: Path = Path("/proc")) -> str | None:
         if len(words) >= 6 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
             return text or f"pid {words[4]}"
     return None
+
+
+def list_held_folders(proc: Path = Path("/proc")) -> list[str]:
+    """Returns the folders of stores that are open now, of processes that this user may look into.
+
+    Sorted; folders that this process cannot reach by that name (of containers) are left out.
+    """
+    folders = set()
+    for descriptors in proc.glob("[0-9]*/fd"):
+        try:
+            links = [os.readlink(it) for it in descriptors.iterdir()]
+        except OSError:
+            continue  # Another user's, or it ended meanwhile.
+        folders |= {
+            os.path.dirname(link) for link in links if os.path.basename(link) == _LOCK_FILE_NAME
+        }
+    return sorted(it for it in folders if os.path.isdir(it) and find_holder(it, proc) is not None)
+
+
+def choose_folder(path: str | None) -> str:
+    """Returns `path`, else the folder that KVTIER_PATH names, else that of the only open store.
+
+    Raises ConfigError when that leaves none or several.
+    """
+    named = path or os.environ.get("KVTIER_PATH")
+    if named:
+        return require_folder(os.path.expanduser(named))
+    held = list_held_folders()
+    if len(held) == 1:
+        return held[0]
+    found = f"{len(held)} stores are open: {', '.join(held)}" if held else "no store is open"
+    raise ConfigError(f"path: which store? {found}; give its folder, or set KVTIER_PATH")

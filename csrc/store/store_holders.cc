@@ -1,0 +1,77 @@
+// Who keeps blocks from eviction, and how long calls took. Thread-safe.
+#include <algorithm>
+#include <cstddef>
+
+#include "store/running_job.h"
+
+namespace kvtier {
+namespace {
+
+const char* job_kind_word(Job::Kind kind) {
+  switch (kind) {
+    case Job::Kind::kPut:
+      return "put";
+    case Job::Kind::kSave:
+      return "save";
+    case Job::Kind::kLoad:
+      return "load";
+    case Job::Kind::kGet:
+      break;
+  }
+  return "get";
+}
+
+}  // namespace
+
+/// Leases and jobs, each kind with its oldest first.
+std::vector<Holder> Store::Impl::holders(std::size_t num_max) {
+  Locked locked(*this);
+  std::vector<Holder> holders;
+  if (!is_open_) return holders;
+  leases_.expire(seams_.clock->now_ns());
+  for (const auto& [lease_id, lease] : leases_.leases()) {
+    if (holders.size() == num_max) break;
+    const std::uint32_t namespace_index = index_.at(lease.items.front().entry).namespace_index;
+    const std::uint64_t num_bytes =
+        lease.items.size() * namespaces_.at(namespace_index).block_bytes;
+    holders.push_back({"lease", lease.owner, lease_id, lease.items.size(), num_bytes,
+                       lease.since_ns, lease.expires_ns});
+  }
+  std::vector<const RunningJob*> runs;
+  runs.reserve(jobs_.size());
+  for (const auto& [job_id, run] : jobs_) runs.push_back(run.get());
+  const std::size_t num_listed = std::min(num_max, runs.size());
+  const auto is_older = [](const RunningJob* one, const RunningJob* other) {
+    return one->job->job_id() < other->job->job_id();
+  };
+  std::partial_sort(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(num_listed),
+                    runs.end(), is_older);
+  for (std::size_t i = 0; i < num_listed; ++i) {
+    const RunningJob& run = *runs[i];
+    const char* kind = run.is_listed ? job_kind_word(run.job->kind()) : "prefetch";
+    holders.push_back({kind,
+                       {},
+                       run.job->job_id(),
+                       run.keys.size(),
+                       run.num_bytes,
+                       run.start_ns.value_or(seams_.clock->now_ns()),
+                       kNeverNs});
+  }
+  return holders;
+}
+
+LatencyStats& Store::Impl::latency_of(Job::Kind kind) {
+  switch (kind) {
+    case Job::Kind::kPut:
+      return stats_.put_latency;
+    case Job::Kind::kSave:
+      return stats_.save_latency;
+    case Job::Kind::kLoad:
+      return stats_.load_latency;
+    case Job::Kind::kGet:
+      break;
+  }
+  return stats_.get_latency;
+}
+
+}  // namespace kvtier
