@@ -15,7 +15,6 @@ from kvtier.capacity import Capacity, DiskSpace, find_free_bytes, resolve_capaci
 from kvtier.config import SETTINGS, Config
 from kvtier.core_log import log_core_line, logger, warn_once
 from kvtier.errors import ClosedError, UnsupportedError, UsageError
-from kvtier.file_system import find_concerns, find_file_system
 from kvtier.job_table import AnyJob, JobTable
 from kvtier.machine import memory_limit, unified_gpu
 from kvtier.namespace import Namespace
@@ -24,6 +23,7 @@ from kvtier.paged_worker import check_rank
 from kvtier.results import FlushResult
 from kvtier.settings import Settings, resolve_settings
 from kvtier.statistics import Statistics, nest_statistics
+from kvtier.store_warnings import list_warnings
 from kvtier.transfer_settings import TransferSettings
 from kvtier.units import show
 
@@ -231,7 +231,7 @@ def open_store(
         raise UnsupportedError("shared: several processes in one store are not supported yet")
     capacity = find_capacity(config)
     effective = describe_effective(settings, capacity)
-    _say_what_is_odd(settings)
+    _say_what_was_understood(settings, capacity)
     options = _core_options(config, capacity)
     if simulated_disk is not None:
         options["simulated_disk"] = simulated_disk
@@ -270,14 +270,11 @@ def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict
     return effective
 
 
-def _say_what_is_odd(settings: Settings) -> None:
-    path = settings.config.path
-    if path is None:
-        if settings.origins["disk_bytes"] != "default":
-            warn_once(("disk_bytes",), "disk_bytes has no effect: there is no path")
-        return
-    for concern in find_concerns(path, find_file_system(path)):
-        warn_once(("path", os.fspath(path), concern), concern)
+def _say_what_was_understood(settings: Settings, capacity: Capacity) -> None:
+    for name, text in settings.mapped.items():
+        logger.info("%s: %s", name, text)
+    for warning in list_warnings(settings, capacity):
+        warn_once(("settings", warning), warning)
 
 
 def _effective_text(effective: Mapping[str, Mapping[str, object]]) -> str:

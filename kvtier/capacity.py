@@ -63,8 +63,9 @@ def resolve_capacity(
         host_bytes = _known_bytes(config.host_bytes)
     need_bytes = host_bytes + staging_bytes
     if need_bytes > limit.limit_bytes - reserve_bytes:
+        too_large = "host_bytes" if host_bytes else "staging_bytes"
         raise ConfigError(
-            f"host_bytes does not fit into memory: need {need_bytes} bytes (host_bytes "
+            f"{too_large} does not fit into memory: need {need_bytes} bytes (host_bytes "
             f"{host_bytes} + staging_bytes {staging_bytes}), have {limit.limit_bytes} bytes "
             f"({limit.kind} in {limit.path}), reserve {reserve_bytes} bytes for the process and "
             f"the kernel; host_bytes can be at most {fitting_bytes}"
