@@ -24,11 +24,11 @@ from kvtier.units import show
 from kvtier.yaml_file import Entry, entries_of, plain_entry, read_yaml_file
 
 ENVIRONMENT_PREFIX: Final = "KVTIER_"
-# Variables of the repository's own tools, which are no settings of a store.
-_FOREIGN_VARIABLES: Final = frozenset(
-    {"SHARED", "PYTHON", "BUILD_TYPE", "SANITIZE", "CRASH_ROUNDS"}
+TOOL_VARIABLES: Final = frozenset(
+    {"SHARED", "PYTHON", "BUILD_TYPE", "SANITIZE", "CRASH_ROUNDS", "LIBURING_DIR"}
     | {"HYPOTHESIS_PROFILE", "HYPOTHESIS_EXAMPLES"}
 )
+"""Variables of the repository's own tools, without the prefix: they are no settings of a store."""
 _NEAR_RATIO_MIN: Final = 0.6
 
 
@@ -107,7 +107,7 @@ def _read_environment(
         if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
             continue
         bare = variable[len(ENVIRONMENT_PREFIX) :]
-        if bare in _FOREIGN_VARIABLES:
+        if bare in TOOL_VARIABLES:
             continue
         if bare.lower() in SETTINGS:
             found[bare.lower()] = Entry(text, variable)

@@ -3,7 +3,10 @@
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
+from foreign_files import EDGE_FILE
+from payload import payloads
 
 import kvtier
 from kvtier.capacity import Capacity
@@ -87,3 +90,20 @@ def test_each_mapping_and_each_warning_is_logged_once(
     caplog.clear()
     kvtier.open(config=source, **SIZES).close()
     assert not [it for it in caplog.records if "prefetch_ratio" in it.getMessage()]
+
+
+def test_the_file_of_an_edge_box_opens_a_store_that_works(disk_folder: Path) -> None:
+    file = disk_folder / "edge.yaml"
+    file.write_text(EDGE_FILE.format(folder=f"file://{disk_folder}/kv"))
+    with kvtier.open(config=file) as store:
+        effective = store.config()
+        assert effective["path"] == {"value": f"{disk_folder}/kv", "origin": "file"}
+        assert effective["disk_bytes"]["value"] == 500 * 10**9
+        ns = store.namespace(model="m", block_bytes=4096, fingerprint="f")
+        keys = ns.keys(range(64))
+        data = payloads(keys, 1, 4096)
+        assert ns.put(keys, data).num_accepted == 4
+        store.flush(30)
+        out = np.zeros_like(data)
+        assert ns.get(keys, out).num_blocks == 4
+        assert (out == data).all()
