@@ -14,13 +14,14 @@ from kvtier.call_arguments import check_seconds, check_timeout_s
 from kvtier.capacity import Capacity, DiskSpace, find_free_bytes, resolve_capacity
 from kvtier.config import SETTINGS, Config
 from kvtier.core_log import log_core_line, logger, warn_once
-from kvtier.errors import ClosedError, UnsupportedError, UsageError
+from kvtier.errors import ClosedError, ConfigError, UnsupportedError, UsageError
 from kvtier.job_table import AnyJob, JobTable
 from kvtier.machine import memory_limit, unified_gpu
 from kvtier.namespace import Namespace
 from kvtier.namespace_identity import make_identity
 from kvtier.paged_worker import check_rank
 from kvtier.results import FlushResult
+from kvtier.setting_rules import places_text
 from kvtier.settings import Settings, resolve_settings
 from kvtier.statistics import Statistics, nest_statistics
 from kvtier.store_warnings import list_warnings
@@ -229,7 +230,7 @@ def open_store(
     config = settings.config
     if config.shared:
         raise UnsupportedError("shared: several processes in one store are not supported yet")
-    capacity = find_capacity(config)
+    capacity = find_capacity(settings)
     effective = describe_effective(settings, capacity)
     _say_what_was_understood(settings, capacity)
     options = _core_options(config, capacity)
@@ -240,8 +241,12 @@ def open_store(
     return BlockStore(core_store, effective)
 
 
-def find_capacity(config: Config) -> Capacity:
-    """Returns the sizes that `config` comes to on this machine."""
+def find_capacity(settings: Settings) -> Capacity:
+    """Returns the sizes that `settings` come to on this machine.
+
+    Raises ConfigError (they do not fit) with the places where sizes were stated.
+    """
+    config = settings.config
     space = None
     if config.path is not None:
         path = os.fspath(config.path)
@@ -250,7 +255,11 @@ def find_capacity(config: Config) -> Capacity:
             own_bytes=sum(allocated_bytes for _, allocated_bytes in own_files),
             free_bytes=find_free_bytes(path),
         )
-    return resolve_capacity(config, memory_limit(), space, unified_gpu())
+    try:
+        return resolve_capacity(config, memory_limit(), space, unified_gpu())
+    except ConfigError as error:
+        where = places_text(("host_bytes", "staging_bytes", "disk_bytes"), settings.places)
+        raise ConfigError(f"{error}{where}") from error
 
 
 def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict[str, object]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvtier.config import SettingValue, parse_boolean
-from kvtier.foreign_values import parse_disk_folder, parse_gb, parse_gb_or_auto, parse_share
+from kvtier.foreign_values import parse_disk, parse_gb, parse_gb_or_auto, parse_share
 from kvtier.units import parse_whole_number
 
 _Check = Callable[[object, str], SettingValue]
@@ -51,9 +51,7 @@ _STORAGE: Final[Mapping[str, ForeignSetting]] = {
     ),
     "max_local_cpu_size": ForeignSetting(check=parse_gb_or_auto, native="host_bytes"),
     "local_disk": ForeignSetting(
-        check=lambda value, name: (
-            value if isinstance(value, bool) else parse_disk_folder(value, name)
-        ),
+        check=parse_disk,
         native="path",
         becomes="there is a disk tier; path is its folder",
         off_values=(False,),

@@ -5,11 +5,13 @@ Pure functions; thread-safe.
 
 from typing import Final
 
-from kvtier.config import AUTO, SettingValue, parse_path
+from kvtier.config import AUTO, SettingValue, parse_boolean, parse_path
 from kvtier.errors import ConfigError
 from kvtier.units import GIB, parse_bytes, show
 
 _GB_MAX: Final = 1 << 30
+# Also in quotes: templates of files put them there, and nobody names a folder so.
+_BOOLEAN_WORDS: Final = frozenset({"true", "on", "yes", "false", "off", "no"})
 
 
 def parse_gb(value: object, name: str) -> int:
@@ -31,6 +33,16 @@ def parse_gb_or_auto(value: object, name: str) -> SettingValue:
     if isinstance(value, str) and value.strip().lower() == AUTO:
         return AUTO
     return parse_gb(value, name)
+
+
+def parse_disk(value: object, name: str) -> SettingValue:
+    """Returns whether there is a disk, or its folder as parse_disk_folder does."""
+    is_word = isinstance(value, str) and value.strip().lower() in _BOOLEAN_WORDS
+    return (
+        parse_boolean(value, name)
+        if is_word or isinstance(value, bool)
+        else (parse_disk_folder(value, name))
+    )
 
 
 def parse_disk_folder(value: object, name: str) -> str | None:

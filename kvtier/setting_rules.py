@@ -79,7 +79,7 @@ def find_contradictions(
     Rules that look at one of `bad_names`, whose values are unknown, are passed over.
     """
     return [
-        f"{rule.text}{_places_text(rule.names, places)}"
+        f"{rule.text}{places_text(rule.names, places)}"
         for rule in CONTRADICTIONS
         if not bad_names & set(rule.names) and rule.is_met(config)
     ]
@@ -88,7 +88,7 @@ def find_contradictions(
 def find_useless(config: Config, places: Mapping[str, str]) -> list[str]:
     """Returns a sentence for each setting that was stated and has no effect."""
     found = [
-        f"{rule.text}{_places_text(rule.names, places)}" for rule in USELESS if rule.is_met(config)
+        f"{rule.text}{places_text(rule.names, places)}" for rule in USELESS if rule.is_met(config)
     ]
     if config.path is None:
         idle = [
@@ -98,11 +98,12 @@ def find_useless(config: Config, places: Mapping[str, str]) -> list[str]:
         ]
         if idle:
             have = "has" if len(idle) == 1 else "have"
-            places_text = _places_text(tuple(idle), places)
-            found.append(f"{', '.join(idle)} {have} no effect: there is no path{places_text}")
+            where = places_text(tuple(idle), places)
+            found.append(f"{', '.join(idle)} {have} no effect: there is no path{where}")
     return found
 
 
-def _places_text(names: tuple[str, ...], places: Mapping[str, str]) -> str:
+def places_text(names: tuple[str, ...], places: Mapping[str, str]) -> str:
+    """Returns where those of `names` were stated that were, in parentheses; "" for none."""
     stated = [f"{name}: {places[name]}" for name in names if name in places]
     return f" ({'; '.join(stated)})" if stated else ""

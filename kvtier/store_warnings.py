@@ -22,6 +22,7 @@ def list_warnings(
     """Returns sentences on what the settings ask for in vain, and on what harms on this machine."""
     return (
         *settings.warnings,
+        *capacity.warnings,
         *_path_warnings(settings.config.path, proc),
         *_swap_warnings(capacity, proc),
     )

@@ -14,7 +14,7 @@ def run_config(file: str | None, *, is_explained: bool, is_json: bool) -> int:
     from kvtier.store_warnings import list_warnings
 
     settings = resolve_settings({}, file)
-    capacity = find_capacity(settings.config)
+    capacity = find_capacity(settings)
     effective = describe_effective(settings, capacity)
     for name, place in settings.places.items():
         effective[name]["place"] = place

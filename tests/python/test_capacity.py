@@ -117,3 +117,11 @@ def test_staging_beyond_memory_is_refused_by_its_name() -> None:
         config = Config(path="/d", host_bytes=host_bytes, staging_bytes=2 * GIB)
         with pytest.raises(ConfigError, match="staging_bytes does not fit into memory"):
             resolve_capacity(config, limit_of(GIB), SPACE)
+
+
+def test_a_cap_beyond_what_the_disk_has_is_warned_about() -> None:
+    (warning,) = resolve_capacity(Config(disk_bytes=5 * GIB + 1), limit_of(GIB), SPACE).warnings
+    assert "will be full" in warning
+    for disk_bytes in ("auto", 5 * GIB):
+        assert resolve_capacity(Config(disk_bytes=disk_bytes), limit_of(GIB), SPACE).warnings == ()
+    assert resolve_capacity(Config(disk_bytes=5 * GIB), limit_of(GIB), None).warnings == ()

@@ -99,5 +99,5 @@ def test_memory_that_is_not_there_is_refused(
     file.write_text("storage: {max_local_cpu_size: 60000}\n")
     code, _, err = run(capsys, file)
     assert code == 2
-    for part in ("need ", "have ", "reserve "):
+    for part in ("need ", "have ", "reserve ", "line 1, storage.max_local_cpu_size"):
         assert part in err

@@ -193,6 +193,33 @@ def test_a_config_object_stands_where_a_file_stands() -> None:
     assert settings.origins["host_bytes"] == "file"
 
 
+@pytest.mark.parametrize("value", ["0.5", "-1", "abc", "5 gigs", "5G", "true", "null", "[1]"])
+def test_a_bad_size_in_a_file_is_refused_with_its_line_k1(value: str, tmp_path: Path) -> None:
+    file = tmp_path / "kvtier.yaml"
+    file.write_text(f"# sizes\nhost_bytes: {value}\n")
+    with pytest.raises(ConfigError, match=rf"host_bytes \({file} line 2\)"):
+        resolve(file)
+
+
+@pytest.mark.parametrize(("value", "size_bytes"), [("5GB", 5 * 10**9), ("5GiB", 5 * GIB), ("5", 5)])
+def test_a_size_in_a_file_has_the_unit_that_it_states_k1(
+    value: str, size_bytes: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "kvtier.yaml"
+    file.write_text(f"host_bytes: {value}\n")
+    assert resolve(file).config.host_bytes == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("word", "is_on"),
+    [("yes", True), ("no", False), ("on", True), ("off", False), ("'no'", False), ("True", True)],
+)
+def test_words_for_yes_and_no_are_booleans(word: str, is_on: bool, tmp_path: Path) -> None:
+    file = tmp_path / "kvtier.yaml"
+    file.write_text(f"checksum: {word}\n")
+    assert resolve(file).config.checksum is is_on
+
+
 @pytest.mark.parametrize("text", ["direct: off", "direct: 'off'", "direct: no", "direct: Off"])
 def test_words_that_yaml_takes_for_booleans_mean_what_they_say(text: str, tmp_path: Path) -> None:
     file = tmp_path / "kvtier.yaml"

@@ -3,7 +3,13 @@
 import pytest
 
 from kvtier.errors import ConfigError
-from kvtier.foreign_values import parse_disk_folder, parse_gb, parse_gb_or_auto, parse_share
+from kvtier.foreign_values import (
+    parse_disk,
+    parse_disk_folder,
+    parse_gb,
+    parse_gb_or_auto,
+    parse_share,
+)
 from kvtier.units import GIB
 
 
@@ -78,6 +84,14 @@ def test_a_folder_is_a_path_or_a_file_url(value: object, folder: str | None) -> 
 def test_what_is_no_one_folder_is_refused(value: object, part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         parse_disk_folder(value, "local_disk")
+
+
+@pytest.mark.parametrize(
+    ("value", "disk"),
+    [(True, True), ("true", True), ("No", False), (False, False), ("/true", "/true"), ("", None)],
+)
+def test_a_disk_is_a_folder_or_whether_there_is_one(value: object, disk: object) -> None:
+    assert parse_disk(value, "local_disk") is disk or parse_disk(value, "local_disk") == disk
 
 
 @pytest.mark.parametrize(
