@@ -19,6 +19,7 @@ FILE_BYTES_MAX: Final = MIB
 _NODES_MAX: Final = 10_000
 _MAPPING_TAG: Final = "tag:yaml.org,2002:map"
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
+_BAD_VALUE_ERRORS: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _MERGE_TAG: Final = "tag:yaml.org,2002:merge"
 
 
@@ -111,7 +112,13 @@ class _FileReader:
 
         if is_top and isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
             return self.read_section(node, is_top=False)
-        return self._loader.construct_object(node, deep=True)
+        try:
+            value: object = self._loader.construct_object(node, deep=True)
+        except _BAD_VALUE_ERRORS as error:
+            # PyYAML raises whatever int(), float() and date() raise, and an IndexError of its own.
+            what = f"a value that is no {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from error
+        return value
 
     def _list_merged(self, node: yaml.Node) -> Iterator[yaml.MappingNode]:
         import yaml

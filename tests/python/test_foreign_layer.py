@@ -1,9 +1,13 @@
 """Files of edge boxes and of LMCache: what each name comes to, and what is refused."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from foreign_files import EDGE_FILE, LMCACHE_FILE
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from kvtier.config import SETTINGS
 from kvtier.errors import ConfigError
@@ -262,3 +266,21 @@ def test_a_section_merged_from_an_anchor_counts(tmp_path: Path) -> None:
     settings = resolve_text(tmp_path, text)
     assert settings.config.host_bytes == GIB
     assert "extra_config.max_local_cpu_size" in settings.mapped
+
+
+@hypothesis_settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.sampled_from([EDGE_FILE.format(folder="/d"), LMCACHE_FILE]),
+    cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    piece=st.sampled_from([b"&a ", b"*a", b"<<: ", b"{", b"[", b"!!int ", b"\t", b": ", b"? "])
+    | st.binary(max_size=8),
+)
+def test_a_damaged_file_is_a_config_error_and_nothing_else(
+    text: str, cuts: tuple[float, float], piece: bytes, tmp_path: Path
+) -> None:
+    data = text.encode()
+    first, last = (round(cut * len(data)) for cut in sorted(cuts))
+    file = tmp_path / "damaged.yaml"
+    file.write_bytes(data[:first] + piece + data[last:])
+    with contextlib.suppress(ConfigError):
+        resolve(file)
