@@ -85,6 +85,10 @@ def translate_foreign(entries: Mapping[str, Entry], problems: list[str]) -> Fore
         else:
             _state(native[0], native[1], fact, entries, layer, problems)
     _add_warnings(facts, governors, layer)
+    # As they stand in the file, whatever became clear first.
+    layer.mapped = {
+        name: layer.mapped[name] for name in _list_names(entries) if name in layer.mapped
+    }
     return layer
 
 
@@ -95,6 +99,13 @@ def list_foreign_names() -> list[str]:
         for section, settings in FOREIGN_SECTIONS.items()
         for key in settings
     ]
+
+
+def _list_names(entries: Mapping[str, Entry]) -> Iterator[str]:
+    for name, entry in entries.items():
+        yield name
+        if isinstance(entry.value, dict):
+            yield from (f"{name}.{key}" for key in entry.value)
 
 
 def _list_facts(
