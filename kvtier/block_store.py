@@ -15,8 +15,7 @@ from kvtier.call_arguments import check_count, check_seconds, check_timeout_s
 from kvtier.capacity import Capacity, DiskSpace, find_free_bytes, resolve_capacity
 from kvtier.config import SETTINGS, Config
 from kvtier.core_log import log_core_line, logger, warn_once
-from kvtier.errors import ClosedError, UnsupportedError, UsageError
-from kvtier.file_system import find_concerns, find_file_system
+from kvtier.errors import ClosedError, ConfigError, UnsupportedError, UsageError
 from kvtier.holder import Holder, make_holder
 from kvtier.job_table import AnyJob, JobTable
 from kvtier.machine import memory_limit, unified_gpu
@@ -24,8 +23,10 @@ from kvtier.namespace import Namespace
 from kvtier.namespace_identity import make_identity
 from kvtier.paged_worker import check_rank
 from kvtier.results import FlushResult
+from kvtier.setting_rules import places_text
 from kvtier.settings import Settings, resolve_settings
 from kvtier.statistics import Statistics, nest_statistics
+from kvtier.store_warnings import list_warnings
 from kvtier.transfer_settings import TransferSettings
 from kvtier.units import show
 
@@ -253,9 +254,9 @@ def open_store(
     config = settings.config
     if config.shared:
         raise UnsupportedError("shared: several processes in one store are not supported yet")
-    capacity = find_capacity(config)
+    capacity = find_capacity(settings)
     effective = describe_effective(settings, capacity)
-    _say_what_is_odd(settings)
+    _say_what_was_understood(settings, capacity)
     options = _core_options(config, capacity)
     if simulated_disk is not None:
         options["simulated_disk"] = simulated_disk
@@ -264,8 +265,12 @@ def open_store(
     return BlockStore(core_store, effective)
 
 
-def find_capacity(config: Config) -> Capacity:
-    """Returns the sizes that `config` comes to on this machine."""
+def find_capacity(settings: Settings) -> Capacity:
+    """Returns the sizes that `settings` come to on this machine.
+
+    Raises ConfigError (they do not fit) with the places where sizes were stated.
+    """
+    config = settings.config
     space = None
     if config.path is not None:
         path = os.fspath(config.path)
@@ -274,7 +279,11 @@ def find_capacity(config: Config) -> Capacity:
             own_bytes=sum(allocated_bytes for _, allocated_bytes in own_files),
             free_bytes=find_free_bytes(path),
         )
-    return resolve_capacity(config, memory_limit(), space, unified_gpu())
+    try:
+        return resolve_capacity(config, memory_limit(), space, unified_gpu())
+    except ConfigError as error:
+        where = places_text(("host_bytes", "staging_bytes", "disk_bytes"), settings.places)
+        raise ConfigError(f"{error}{where}") from error
 
 
 def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict[str, object]]:
@@ -294,14 +303,11 @@ def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict
     return effective
 
 
-def _say_what_is_odd(settings: Settings) -> None:
-    path = settings.config.path
-    if path is None:
-        if settings.origins["disk_bytes"] != "default":
-            warn_once(("disk_bytes",), "disk_bytes has no effect: there is no path")
-        return
-    for concern in find_concerns(path, find_file_system(path)):
-        warn_once(("path", os.fspath(path), concern), concern)
+def _say_what_was_understood(settings: Settings, capacity: Capacity) -> None:
+    for name, text in settings.mapped.items():
+        logger.info("%s: %s", name, text)
+    for warning in list_warnings(settings, capacity):
+        warn_once(("settings", warning), warning)
 
 
 def _effective_text(effective: Mapping[str, Mapping[str, object]]) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from kvtier.config import AUTO, Config
 from kvtier.errors import ConfigError
 from kvtier.machine import MemoryLimit
+from kvtier.units import format_bytes
 
 HOST_SHARE_PERCENT: Final = 20
 DISK_SHARE_PERCENT: Final = 80
@@ -37,6 +38,7 @@ class Capacity:
     prefault_bytes: int
     """Memory of host tier and staging that is provided ahead of its use."""
     notes: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def resolve_capacity(
@@ -63,8 +65,9 @@ def resolve_capacity(
         host_bytes = _known_bytes(config.host_bytes)
     need_bytes = host_bytes + staging_bytes
     if need_bytes > limit.limit_bytes - reserve_bytes:
+        too_large = "host_bytes" if host_bytes else "staging_bytes"
         raise ConfigError(
-            f"host_bytes does not fit into memory: need {need_bytes} bytes (host_bytes "
+            f"{too_large} does not fit into memory: need {need_bytes} bytes (host_bytes "
             f"{host_bytes} + staging_bytes {staging_bytes}), have {limit.limit_bytes} bytes "
             f"({limit.kind} in {limit.path}), reserve {reserve_bytes} bytes for the process and "
             f"the kernel; host_bytes can be at most {fitting_bytes}"
@@ -81,6 +84,7 @@ def resolve_capacity(
         # A tier may stay empty, and a small machine needs its memory for others.
         prefault_bytes=min(PREFAULT_BYTES_MAX, limit.limit_bytes // _PREFAULT_DIVISOR),
         notes=notes,
+        warnings=() if space is None else _space_warnings(disk_bytes, space),
     )
 
 
@@ -113,6 +117,17 @@ def _resolve_disk_bytes(config: Config, space: DiskSpace, notes: dict[str, str])
         f"{DISK_SHARE_PERCENT} % of {space.free_bytes} free bytes and {space.own_bytes} own bytes"
     )
     return (space.own_bytes + space.free_bytes) * DISK_SHARE_PERCENT // 100
+
+
+def _space_warnings(disk_bytes: int, space: DiskSpace) -> tuple[str, ...]:
+    have_bytes = space.own_bytes + space.free_bytes
+    if disk_bytes <= have_bytes:
+        return ()
+    text = (
+        f"disk_bytes is {format_bytes(disk_bytes)} and the disk has {format_bytes(have_bytes)} for "
+        "it: the disk will be full before the cap is reached; state less, or auto"
+    )
+    return (text,)
 
 
 def _known_bytes(value: int | str) -> int:

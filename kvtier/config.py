@@ -366,11 +366,25 @@ def raise_problems(problems: list[str]) -> None:
         raise ConfigError(f"{len(problems)} settings are wrong:{lines}")
 
 
-def unknown_setting_text(name: object, origin: str, known: Iterable[str] = SETTINGS) -> str:
-    """Returns the message for a name that is no setting, with the nearest that is."""
-    near = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
-    return f"unknown setting {show(name)} ({origin}){hint}"
+def unknown_setting_text(
+    name: object,
+    origin: str,
+    known: Iterable[str] = SETTINGS,
+    *,
+    near: Iterable[str] | None = None,
+    section: str = "",
+) -> str:
+    """Returns the message for a name that is no setting, with the nearest that is.
+
+    near:    where the nearest is looked for, when that is more than what is listed as `known`.
+    section: the section of a file that `name` and `known` stand in; "": none.
+    """
+    prefix = f"{section}." if section else ""
+    candidates = list(known if near is None else near)
+    found = difflib.get_close_matches(str(name).lower(), candidates, n=1, cutoff=0.5)
+    hint = f"did you mean {prefix}{found[0]}?" if found else f"known are {', '.join(known)}"
+    shown = show(f"{prefix}{name}" if prefix else name)
+    return f"unknown setting {shown} ({origin}); {hint}"
 
 
 def _check_range(value: float, minimum: float, maximum: float, name: str) -> None:

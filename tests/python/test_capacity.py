@@ -6,6 +6,7 @@ from kvtier.capacity import DiskSpace, resolve_capacity
 from kvtier.config import Config
 from kvtier.errors import ConfigError
 from kvtier.machine import MemoryLimit
+from kvtier.settings import resolve_settings
 from kvtier.units import GIB, MIB
 
 SPACE = DiskSpace(own_bytes=GIB, free_bytes=4 * GIB)
@@ -99,3 +100,28 @@ def test_where_memory_is_one_auto_leaves_the_host_tier_out_f10(
 def test_a_shared_arena_keeps_its_host_tier_f10() -> None:
     config = Config(unified="on", shared_arena=True)
     assert resolve_capacity(config, limit_of(10 * GIB), SPACE, "NVIDIA GB10").host_bytes == 2 * GIB
+
+
+@pytest.mark.parametrize("memory_gib", [4, 8, 16])
+def test_auto_takes_a_fifth_of_a_small_machine_once_b1(memory_gib: int) -> None:
+    source = {"storage": {"max_local_cpu_size": "auto", "local_disk": "/d"}}
+    config = resolve_settings({}, source, {}).config
+    capacity = resolve_capacity(config, limit_of(memory_gib * GIB), SPACE)
+    assert capacity.host_bytes == memory_gib * GIB // 5
+    unified = resolve_capacity(config, limit_of(memory_gib * GIB), SPACE, "Orin")
+    assert unified.host_bytes == 0
+
+
+def test_staging_beyond_memory_is_refused_by_its_name() -> None:
+    for host_bytes in ("auto", 0):
+        config = Config(path="/d", host_bytes=host_bytes, staging_bytes=2 * GIB)
+        with pytest.raises(ConfigError, match="staging_bytes does not fit into memory"):
+            resolve_capacity(config, limit_of(GIB), SPACE)
+
+
+def test_a_cap_beyond_what_the_disk_has_is_warned_about() -> None:
+    (warning,) = resolve_capacity(Config(disk_bytes=5 * GIB + 1), limit_of(GIB), SPACE).warnings
+    assert "will be full" in warning
+    for disk_bytes in ("auto", 5 * GIB):
+        assert resolve_capacity(Config(disk_bytes=disk_bytes), limit_of(GIB), SPACE).warnings == ()
+    assert resolve_capacity(Config(disk_bytes=5 * GIB), limit_of(GIB), None).warnings == ()

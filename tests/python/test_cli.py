@@ -174,8 +174,10 @@ def test_config_shows_values_and_origins(
     code, shown = run_json(capsys, "config", file)
     assert code == 0
     assert set(shown) == {"settings", "mapped", "warnings"}
-    assert shown["settings"]["host_bytes"] == {"value": 1 << 20, "origin": "file"}
-    assert shown["settings"]["stall_s"] == {"value": 4.0, "origin": "environment"}
+    by_file = {"value": 1 << 20, "origin": "file", "place": f"{file} line 1"}
+    assert shown["settings"]["host_bytes"] == by_file
+    by_variable = {"value": 4.0, "origin": "environment", "place": "KVTIER_STALL_S"}
+    assert shown["settings"]["stall_s"] == by_variable
     assert shown["settings"]["io"]["origin"] == "default"
     assert main(["config"]) == 0
     assert "host_bytes" in capsys.readouterr().out

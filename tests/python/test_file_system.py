@@ -64,7 +64,7 @@ def test_a_store_says_at_open_that_its_file_system_caches_in_spite_of_direct_io_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found = FileSystem(kind="btrfs", mount_point="/", is_system_disk=False, is_rotational=False)
-    monkeypatch.setattr("kvtier.block_store.find_file_system", lambda _: found)
+    monkeypatch.setattr("kvtier.store_warnings.find_file_system", lambda *_: found)
     with caplog.at_level(logging.WARNING, "kvtier"):
         open_store(disk_folder / "s", host_bytes="1MiB", disk_bytes="8MiB")
     assert "choose ext4 or xfs" in caplog.text
