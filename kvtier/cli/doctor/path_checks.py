@@ -104,11 +104,9 @@ def check_file_system(path: str, found: FileSystem, probe: _core.DirectoryProbe)
     findings = []
     for concern in find_concerns(path, found):
         text, _, remedy = concern.partition("; ")
-        _, _, why = text.partition(": ")
+        why = text.removeprefix(f"{path} ")
         findings.append(
             Finding(name="file system", level=Level.WARN, text=place, why=why, remedy=remedy)
-            if why
-            else Finding(name="file system", level=Level.WARN, text=text, remedy=remedy)
         )
     if kind == "overlay":
         findings.append(
