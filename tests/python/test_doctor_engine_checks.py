@@ -35,7 +35,7 @@ def test_a_version_of_vllm_that_was_not_proved_is_named(vllm: str, level: Level)
     found = check_engines(versions(vllm=vllm, torch="2.9.0"))
     assert found.level is level
     assert "torch 2.9.0" in found.text
-    assert (vllm in found.text)
+    assert vllm in found.text
     assert bool(found.remedy) is (level is not Level.OK)
 
 

@@ -49,6 +49,11 @@ def test_the_worst_finding_decides_and_gives_the_reason(
     assert reasons == ("" if verdict is Verdict.OK else "swap: it costs")
 
 
+def test_of_many_reasons_the_first_are_given() -> None:
+    _, reasons = judge([finding(Level.WARN, f"n{number}") for number in range(5)])
+    assert reasons == "n0: it costs; n1: it costs; n2: it costs; and 2 more"
+
+
 def test_a_finding_survives_its_description() -> None:
     for level in Level:
         assert Finding.from_description(finding(level).describe()) == finding(level)

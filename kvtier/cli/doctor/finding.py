@@ -34,6 +34,7 @@ class Verdict(str, Enum):
 # What a figure in bytes per second means: KV of 4,096 tokens of Qwen2.5-7B at 16 bits.
 PROMPT_BYTES: Final = 4096 * 57_344
 PROMPT_TEXT: Final = "a 4,096-token prompt of Qwen2.5-7B (235 MB)"
+_REASONS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +92,12 @@ def run_check(name: str, check: Check) -> Iterator[Finding]:
 
 
 def judge(findings: Iterable[Finding]) -> tuple[Verdict, str]:
-    """Returns the verdict, and the sentences behind one that is not good."""
+    """Returns the verdict, and the first reasons for one that is not good."""
     listed = list(findings)
     for level, verdict in ((Level.FAIL, Verdict.UNUSABLE), (Level.WARN, Verdict.DEGRADED)):
         reasons = [f"{it.name}: {it.why or it.text}" for it in listed if it.level is level]
         if reasons:
-            return verdict, "; ".join(reasons)
+            more = len(reasons) - _REASONS_MAX
+            shown = [*reasons[:_REASONS_MAX], *([f"and {more} more"] if more > 0 else [])]
+            return verdict, "; ".join(shown)
     return Verdict.OK, ""

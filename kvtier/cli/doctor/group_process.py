@@ -20,7 +20,8 @@ import kvtier
 from kvtier.cli.doctor.finding import Finding, Level, run_check
 
 _MODULE: Final = "kvtier.cli.doctor.group_process"
-# A killed process ends at once, unless the kernel holds it in a call.
+# A killed process ends at once, unless the kernel holds it in a call; and what one has said before
+# its time was over is read even if another was waited for until then.
 _END_S: Final = 0.2
 _PATH: Final = "path"
 # Of a folder nothing can be said without these.
@@ -51,7 +52,7 @@ class GroupProcess:
 
         timeout_s: since the start; then the child is killed, and not waited for if it cannot end.
         """
-        remaining_s = max(0.0, self._started_s + timeout_s - time.monotonic())
+        remaining_s = max(_END_S, self._started_s + timeout_s - time.monotonic())
         try:
             out, errors = self._process.communicate(timeout=remaining_s)
         except subprocess.TimeoutExpired as expired:
