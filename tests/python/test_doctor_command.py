@@ -64,7 +64,7 @@ def test_ctrl_c_ends_the_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "list_machine_checks", interrupt)
     assert main(["doctor", "missing", "--probe-bytes", "0"]) == 130
     assert len(groups) == 2
-    assert all(group._process.poll() is not None for group in groups)
+    assert all(group._process and group._process.poll() is not None for group in groups)
 
 
 def test_a_folder_that_hangs_holds_the_doctor_for_its_limit_only(

@@ -30,6 +30,7 @@ def child(*messages: object, then: str = "") -> list[str]:
 
 def finish_hanging(group: GroupProcess) -> list[Finding]:
     """Meets the limit when the child has said what it says, however slow the machine."""
+    assert group._process is not None
     ready, _, _ = select.select([group._process.stdout], [], [], AMPLE_S)
     assert ready
     return group.finish(SHORT_S)
@@ -85,6 +86,7 @@ def test_a_child_that_cannot_be_killed_is_left_and_said_so(
 ) -> None:
     group = GroupProcess("path", command=child({"begin": "path"}, then="signal.pause()"))
     process = group._process
+    assert process is not None
 
     def refuse(timeout: float | None = None) -> int:
         raise subprocess.TimeoutExpired("child", timeout or 0.0)
@@ -113,12 +115,21 @@ def test_a_child_that_says_nothing_is_no_good_sign() -> None:
     assert (found.name, found.level) == ("gpu", Level.WARN)
 
 
+def test_a_child_that_cannot_be_started_is_told(disk_folder: Path) -> None:
+    group = GroupProcess("gpu", command=[str(disk_folder / "no-python")])
+    (found,) = group.finish(AMPLE_S)
+    assert (found.name, found.level) == ("gpu", Level.WARN)
+    assert "No such file" in found.text
+    assert group.kill()
+
+
 def test_ctrl_c_while_waiting_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     group = GroupProcess("path", command=child({"begin": "path"}, then="signal.pause()"))
 
     def interrupt(timeout: float) -> None:
         raise KeyboardInterrupt
 
+    assert group._process is not None
     monkeypatch.setattr(group._process, "communicate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         group.finish(AMPLE_S)

@@ -122,7 +122,7 @@ def test_little_space_is_named_with_what_auto_makes_of_it(
 @pytest.mark.parametrize(
     ("changes", "level", "words"),
     [
-        ({}, Level.OK, "ext4 at /d, ssd (nvme0n1 behind nvme), blocks of 4 KiB"),
+        ({}, Level.OK, "ext4 at /d, medium ssd (nvme0n1, nvme), blocks of 4 KiB"),
         ({"is_system_disk": True}, Level.NOTE, "the system disk"),
         ({"bus": "sata"}, Level.WARN, "0.55 GB/s"),
         ({"is_rotational": True}, Level.WARN, "slower than computing again"),
@@ -134,7 +134,7 @@ def test_little_space_is_named_with_what_auto_makes_of_it(
     ],
 )
 def test_each_poor_place_is_named_a5_e12(changes: dict[str, Any], level: Level, words: str) -> None:
-    found = check_file_system("/d/x", mount(**changes), probe())
+    found = check_file_system("/d/x", mount(**changes), 4096)
     assert len(found) == 1
     assert found[0].level is level
     assert words in f"{found[0].text} {found[0].why}"

@@ -53,7 +53,10 @@ def list_path_checks(path: str, probe_bytes: int) -> Iterator[NamedCheck]:
     yield "path", lambda: check_writable(tried())
     if not os.path.isdir(tried().folder):
         return
-    yield "file system", lambda: check_file_system(path, found(), probe())
+    yield (
+        "file system",
+        lambda: check_file_system(path, found(), os.statvfs(tried().folder).f_bsize),
+    )
     if tried().error is not None:
         return
     yield "space", lambda: check_space(path, probe()["free_bytes"])

@@ -39,50 +39,70 @@ class GroupProcess:
         # The child must find the package that this process runs, wherever it was found.
         package_parent = str(Path(kvtier.__file__).parent.parent)
         search_path = os.pathsep.join(filter(None, (package_parent, os.getenv("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            command or own,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": search_path},
-        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._refusal = ""
+        try:
+            self._process = subprocess.Popen(
+                command or own,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": search_path},
+            )
+        except OSError as error:
+            self._refusal = str(error)
 
     def finish(self, timeout_s: float) -> list[Finding]:
         """Returns the findings, with one more when the child hung, crashed or left checks out.
 
         timeout_s: since the start; then the child is killed, and not waited for if it cannot end.
         """
+        if self._process is None:
+            return [self._refused()]
         remaining_s = max(_END_S, self._started_s + timeout_s - time.monotonic())
         try:
             out, errors = self._process.communicate(timeout=remaining_s)
         except subprocess.TimeoutExpired as expired:
             has_ended = self.kill()
             findings, running, _ = read_lines(expired.output or b"")
-            return [*findings, self._hung(running, timeout_s, has_ended)]
+            pid = self._process.pid
+            left = "" if has_ended else f"; process {pid} hangs in the kernel and is left"
+            return [*findings, self._hung(running, timeout_s, left)]
         except BaseException:
             self.kill()
             raise
         findings, running, is_whole = read_lines(out)
         if not is_whole:
-            findings.append(self._crashed(running, errors))
+            findings.append(self._crashed(running, self._process.returncode, errors))
         return findings
 
     def kill(self) -> bool:
         """Returns whether the child is gone; one in a hanging call of the kernel is left behind."""
+        process = self._process
+        if process is None:
+            return True
         with suppress(ProcessLookupError):
-            self._process.kill()
+            process.kill()
         try:
-            self._process.wait(timeout=_END_S)
+            process.wait(timeout=_END_S)
         except subprocess.TimeoutExpired:
             return False
         finally:
-            for pipe in (self._process.stdout, self._process.stderr):
+            for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
         return True
 
-    def _hung(self, running: str, timeout_s: float, has_ended: bool) -> Finding:
-        left = "" if has_ended else f"; process {self._process.pid} hangs in the kernel and is left"
+    def _refused(self) -> Finding:
+        return Finding(
+            name=self._group,
+            level=Level.WARN,
+            text=f"could not be looked at, no process could be started: {self._refusal}",
+            why="nothing is known of it",
+            remedy=f"let {sys.executable} be run, with more processes (ulimit -u) and memory",
+        )
+
+    def _hung(self, running: str, timeout_s: float, left: str) -> Finding:
         name = running or self._group
         is_fatal = self._group == _PATH and (not running or running in _NEEDED_CHECKS)
         return Finding(
@@ -95,12 +115,12 @@ class GroupProcess:
             else "look whether nvidia-smi answers; dmesg tells of a GPU that is lost",
         )
 
-    def _crashed(self, running: str, errors: bytes) -> Finding:
+    def _crashed(self, running: str, exit_code: int, errors: bytes) -> Finding:
         lines = errors.decode("utf-8", "replace").strip().splitlines()
         return Finding(
             name=running or self._group,
             level=Level.WARN,
-            text=f"the check ended early, exit code {self._process.returncode}"
+            text=f"the check ended early, exit code {exit_code}"
             + (f": {lines[-1]}" if lines else ""),
             why="nothing is known of it and of the checks after it",
             remedy="run it alone for the whole text: python -m " + _MODULE + f" {self._group} ...",

@@ -93,13 +93,16 @@ def check_space(path: str, free_bytes: int) -> Finding:
     )
 
 
-def check_file_system(path: str, found: FileSystem, probe: _core.DirectoryProbe) -> list[Finding]:
-    """The mount and the medium, and each thing that makes them a poor place."""
-    kind = found.kind or probe["file_system"]
-    disks = f" ({', '.join(found.disks)} behind {found.bus})" if found.disks else ""
+def check_file_system(path: str, found: FileSystem, block_bytes: int) -> list[Finding]:
+    """The mount and the medium, and each thing that makes them a poor place.
+
+    block_bytes: the file system's own.
+    """
+    kind = found.kind or "unknown kind"
+    disks = f" ({', '.join(found.disks)}, {found.bus})" if found.disks else ""
     place = (
-        f"{kind} at {found.mount_point}, {found.medium}{disks}, blocks of "
-        f"{format_bytes(probe['file_system_block_bytes'])}"
+        f"{kind} at {found.mount_point}, medium {found.medium}{disks}, blocks of "
+        f"{format_bytes(block_bytes)}"
     )
     findings = []
     for concern in find_concerns(path, found):

@@ -43,7 +43,7 @@ def print_report(findings: Sequence[Finding], seconds: float, *, is_verbose: boo
         for index, piece in enumerate(pieces):
             line = Text(piece, no_wrap=True)
             if index == 0 and colour:
-                line.stylize(colour, 0, _MARK_WIDTH)
+                line.stylize(colour, 0, piece.index(" "))
             console.print(line, soft_wrap=True)
 
 
