@@ -57,7 +57,8 @@ def find_file_system(
 ) -> FileSystem:
     """Returns the file system of `path`, or of its nearest parent that exists."""
     existing = Path(os.path.abspath(path))
-    while not existing.exists() and existing != existing.parent:
+    # Not Path.exists, which raises where a parent may not be searched.
+    while not os.path.exists(existing) and existing != existing.parent:
         existing = existing.parent
     real = os.path.realpath(existing)
     best = ("", "/", "", "")

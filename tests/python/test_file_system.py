@@ -77,6 +77,22 @@ def test_the_temporary_folder_of_the_system_disk_is_named_a5(tmp_path: Path, pro
     assert "temporary folder" in " ".join(find_concerns("/tmp/kv", found))
 
 
+def test_a_parent_that_may_not_be_searched_is_passed_by_k4(
+    tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_stat = os.stat
+
+    def refuse(path: object, *arguments: object, **options: object) -> os.stat_result:
+        if str(path).endswith("closed/x"):
+            raise PermissionError(13, "Permission denied")
+        return real_stat(path, *arguments, **options)  # type: ignore[arg-type]
+
+    (tmp_path / "data/closed").mkdir()
+    monkeypatch.setattr(os, "stat", refuse)
+    found = find_file_system(tmp_path / "data/closed/x", proc, tmp_path / "sys")
+    assert found.kind == "xfs"
+
+
 def test_without_a_mount_table_nothing_is_claimed(tmp_path: Path) -> None:
     found = find_file_system(tmp_path, tmp_path / "no-proc", tmp_path / "no-sys")
     assert (found.kind, found.medium, found.is_system_disk) == ("", "unknown", False)

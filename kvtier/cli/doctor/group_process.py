@@ -109,7 +109,7 @@ class GroupProcess:
             name=name,
             level=Level.FAIL if is_fatal else Level.WARN,
             text=f"no answer within {timeout_s:g} s{left}",
-            why="what waits for it would hang as well",
+            why="it gives no answer: an engine that waits for it would hang as well",
             remedy="look for a dead network mount or disk: dmesg, mount, ls on the folder"
             if self._group == _PATH
             else "look whether nvidia-smi answers; dmesg tells of a GPU that is lost",
