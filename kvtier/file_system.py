@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kvtier.block_devices import find_bus, find_disks, is_rotational
 from kvtier.machine import unescape_mount_field
 
 _MEMORY_KINDS: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -17,6 +18,9 @@ _NETWORK_KINDS: Final = frozenset(
 )
 # They take O_DIRECT and go through the page cache all the same, at least for some files.
 _CACHING_KINDS: Final = frozenset({"ecryptfs", "btrfs", "zfs", "bcachefs", "fuse.encfs"})
+# From fast to slow; of several disks the slowest counts.
+_BUSES: Final = ("unknown", "virtual", "nvme", "sata", "usb", "mmc")
+_BUS_GB_PER_S: Final = {"sata": 0.55, "usb": 1.0, "mmc": 0.3}
 _SHORT_LIVED_FOLDERS: Final = ("/tmp", "/var/tmp")
 
 
@@ -30,7 +34,11 @@ class FileSystem:
     is_system_disk: bool
     """The same mount as that of "/"."""
     is_rotational: bool | None
-    """What the kernel says of the disk beneath; None where it does not say."""
+    """What the kernel says of the disks beneath; None where it does not say."""
+    disks: tuple[str, ...] = ()
+    """Kernel names of the whole disks beneath: "nvme0n1", "sda"; none when they are not known."""
+    bus: str = "unknown"
+    """The slowest of how they are attached: "nvme", "sata", "usb", "mmc", "virtual", "unknown"."""
 
     @property
     def medium(self) -> str:
@@ -49,10 +57,11 @@ def find_file_system(
 ) -> FileSystem:
     """Returns the file system of `path`, or of its nearest parent that exists."""
     existing = Path(os.path.abspath(path))
-    while not existing.exists() and existing != existing.parent:
+    # Not Path.exists, which raises where a parent may not be searched.
+    while not os.path.exists(existing) and existing != existing.parent:
         existing = existing.parent
     real = os.path.realpath(existing)
-    best = ("", "/", "")
+    best = ("", "/", "", "")
     root_device = ""
     try:
         text = (proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
@@ -68,13 +77,16 @@ def find_file_system(
         if mount_point == "/":
             root_device = fields[2]
         if _is_below(real, mount_point) and len(mount_point) >= len(best[1]):
-            best = (kinds[0], mount_point, fields[2])
-    kind, mount_point, device = best
+            best = (kinds[0], mount_point, fields[2], kinds[1] if len(kinds) > 1 else "")
+    kind, mount_point, device, source = best
+    disks = _disks_of(existing, source, sys)
     return FileSystem(
         kind=kind,
         mount_point=mount_point,
         is_system_disk=bool(device) and device == root_device,
-        is_rotational=_is_rotational(existing, sys),
+        is_rotational=_is_any_rotational(disks),
+        disks=tuple(disk.name for disk in disks),
+        bus=max((find_bus(disk) for disk in disks), key=_BUSES.index, default="unknown"),
     )
 
 
@@ -102,6 +114,12 @@ def find_concerns(path: str | os.PathLike[str], file_system: FileSystem) -> list
             f"{os.fspath(path)} is on a rotating disk: loads are likely to be slower than "
             "computing again; choose a folder on a local SSD"
         )
+    elif file_system.bus in _BUS_GB_PER_S:
+        concerns.append(
+            f"{os.fspath(path)} is on a disk behind {file_system.bus.upper()}, which reads at most "
+            f"about {_BUS_GB_PER_S[file_system.bus]} GB/s: loads may be slower than computing "
+            "again; choose a folder on an NVMe disk"
+        )
     real = os.path.realpath(path)
     if file_system.is_system_disk and any(_is_below(real, it) for it in _SHORT_LIVED_FOLDERS):
         concerns.append(
@@ -115,20 +133,17 @@ def _is_below(path: str, folder: str) -> bool:
     return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _is_rotational(existing: Path, sys: Path) -> bool | None:
+def _disks_of(existing: Path, source: str, sys: Path) -> list[Path]:
     try:
         device = existing.stat().st_dev
     except OSError:
-        return None
-    node = sys / "dev/block" / f"{os.major(device)}:{os.minor(device)}"
-    real = os.path.realpath(node)
-    # A partition has no queue of its own: its disk's is one folder up.
-    for folder in (node, Path(real).parent):
-        try:
-            is_rotational = (folder / "queue/rotational").read_text(encoding="ascii").strip() == "1"
-        except OSError:
-            continue
-        # Virtual disks say that they rotate whatever lies beneath.
-        is_virtual = "/virtio" in real or "/vbd-" in real
-        return None if is_rotational and is_virtual else is_rotational
-    return None
+        return []
+    return find_disks(device, unescape_mount_field(source), sys)
+
+
+def _is_any_rotational(disks: list[Path]) -> bool | None:
+    """None unless it is known of all: of a mirror the slower disk counts."""
+    answers = [is_rotational(disk) for disk in disks]
+    if True in answers:
+        return True
+    return None if None in answers or not answers else False

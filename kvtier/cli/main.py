@@ -63,6 +63,9 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="N",
         help="how much to write and read for the rates; 0: none (default: 256MiB)",
     )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show reason and remedy of notes as well"
+    )
     _finish(parser, _run_doctor)
 
 
@@ -149,9 +152,14 @@ def _version_text() -> str:
 
 
 def _run_doctor(arguments: argparse.Namespace) -> int:
-    from kvtier.cli.doctor import run_doctor
+    from kvtier.cli.doctor.command import run_doctor
 
-    return run_doctor(arguments.path, arguments.probe_bytes, is_json=arguments.json)
+    return run_doctor(
+        arguments.path,
+        arguments.probe_bytes,
+        is_json=arguments.json,
+        is_verbose=arguments.verbose,
+    )
 
 
 def _run_stats(arguments: argparse.Namespace) -> int:

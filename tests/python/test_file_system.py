@@ -1,6 +1,7 @@
 """What is said of the place of a disk tier, from invented mount tables."""
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,49 @@ def test_the_temporary_folder_of_the_system_disk_is_named_a5(tmp_path: Path, pro
     assert "temporary folder" in " ".join(find_concerns("/tmp/kv", found))
 
 
+def test_a_parent_that_may_not_be_searched_is_passed_by_k4(
+    tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_stat = os.stat
+
+    def refuse(path: object, *arguments: object, **options: object) -> os.stat_result:
+        if str(path).endswith("closed/x"):
+            raise PermissionError(13, "Permission denied")
+        return real_stat(path, *arguments, **options)  # type: ignore[arg-type]
+
+    (tmp_path / "data/closed").mkdir()
+    monkeypatch.setattr(os, "stat", refuse)
+    found = find_file_system(tmp_path / "data/closed/x", proc, tmp_path / "sys")
+    assert found.kind == "xfs"
+
+
 def test_without_a_mount_table_nothing_is_claimed(tmp_path: Path) -> None:
     found = find_file_system(tmp_path, tmp_path / "no-proc", tmp_path / "no-sys")
     assert (found.kind, found.medium, found.is_system_disk) == ("", "unknown", False)
+
+
+@pytest.mark.parametrize(
+    ("bus", "is_named"), [("sata", True), ("usb", True), ("nvme", False), ("virtual", False)]
+)
+def test_a_disk_behind_a_slow_bus_is_named_with_its_rate_a5(bus: str, is_named: bool) -> None:
+    found = FileSystem(
+        kind="ext4", mount_point="/d", is_system_disk=False, is_rotational=False, bus=bus
+    )
+    concerns = find_concerns("/d/blocks", found)
+    assert len(concerns) == is_named
+    if is_named:
+        assert bus.upper() in concerns[0]
+        assert "GB/s" in concerns[0]
+        assert "NVMe" in concerns[0]
+
+
+def test_the_disk_beneath_a_mount_is_known_by_name_and_bus(tmp_path: Path, proc: Path) -> None:
+    device = tmp_path.stat().st_dev
+    disk = tmp_path / "sys/devices/pci0000:00/ata1/host0/block/sda"
+    (disk / "queue").mkdir(parents=True)
+    (disk / "queue/rotational").write_text("0\n")
+    (tmp_path / "sys/dev/block").mkdir(parents=True)
+    name = f"{os.major(device)}:{os.minor(device)}"
+    (tmp_path / "sys/dev/block" / name).symlink_to(disk)
+    found = find_file_system(tmp_path / "data", proc, tmp_path / "sys")
+    assert (found.disks, found.bus, found.medium) == (("sda",), "sata", "ssd")
