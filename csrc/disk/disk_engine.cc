@@ -124,8 +124,10 @@ void DiskEngine::poll(std::vector<DiskResult>& results) {
   submit();
   std::vector<IoResult> io_results;
   io_engine_.poll(io_results);
-  if (!io_results.empty()) last_result_ns_ = clock_.now_ns();
   for (const IoResult& io_result : io_results) {
+    // A bare task may have ended in the kernel's caches, as a look at the directory does while the
+    // device hangs.
+    if (jobs_.at(io_result.user_data).kind != JobKind::kTask) last_result_ns_ = clock_.now_ns();
     finish(io_result.user_data, io_result.status, results);
   }
   while (!early_results_.empty()) {

@@ -74,7 +74,8 @@ class DiskEngine {
 
   /// When the oldest unfinished job was submitted; kNeverNs: none.
   TimeNs oldest_start_ns() const;
-  /// When a job last ended; 0: none has.
+  /// When a job last ended that the device took part in; 0: none has. Those of run_task may not
+  /// have come to the device, and do not count.
   TimeNs last_result_ns() const { return last_result_ns_; }
   std::size_t num_jobs() const { return jobs_.size(); }
   std::size_t num_jobs_of(std::uint32_t segment_id) const;

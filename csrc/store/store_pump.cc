@@ -7,7 +7,7 @@
 namespace kvtier {
 namespace {
 
-// While an operation runs, its age is looked at this often.
+// The directory is looked at this often.
 constexpr TimeNs kWatchPauseNs = kNsPerS;
 
 }  // namespace

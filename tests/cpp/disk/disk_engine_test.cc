@@ -207,3 +207,19 @@ TEST_CASE("the age of the oldest job shows through a stall") {
   world.finish_all();
   CHECK(world.engine->oldest_start_ns() == kNeverNs);
 }
+
+TEST_CASE("a task that ended says nothing of the device, a transfer does") {
+  EngineWorld world;
+  world.engine->create_segment(EngineWorld::header(1));
+  world.finish_all();
+  const TimeNs created_ns = world.engine->last_result_ns();
+  CHECK(created_ns > 0);
+  world.clock.advance_ns(kNsPerS);
+  world.engine->run_task([] { return Status::ok(); });
+  world.finish_all();
+  CHECK(world.engine->last_result_ns() == created_ns);
+  AlignedBuffer buffer = make_aligned_buffer(kSlotBytes);
+  world.engine->write_block(1, 0, {buffer.get(), kSlotBytes});
+  world.finish_all();
+  CHECK(world.engine->last_result_ns() > created_ns);
+}
