@@ -32,15 +32,8 @@ py::dict dict_of(const ClearResult& result) {
 CoreStore::CoreStore(const py::dict& options, py::object log, const Open& open)
     : log_(std::move(log)) {
   const StoreOptions parsed = store_options_of(options);
-  if (parsed.publish_interval_ns > 0 && !parsed.path.empty()) {
-    publisher_ = std::make_shared<LivePublisher>(
-        parsed.path,
-        [lines = lines_](const char* level, const std::string& text) { lines->push(level, text); });
-  }
-  const auto push = [lines = lines_, publisher = publisher_](const char* level,
-                                                             const std::string& text) {
+  const auto push = [lines = lines_](const char* level, const std::string& text) {
     lines->push(level, text);
-    if (publisher) publisher->note_line(level, text);
   };
   auto opened = [&] {
     const py::gil_scoped_release release;
@@ -48,7 +41,6 @@ CoreStore::CoreStore(const py::dict& options, py::object log, const Open& open)
   }();
   deliver_log();
   store_ = value_or_throw(std::move(opened), CallKind::kSetUp);
-  if (publisher_) publisher_->start(store_, parsed.publish_interval_ns);
 }
 
 CoreStore::~CoreStore() {
@@ -56,7 +48,6 @@ CoreStore::~CoreStore() {
     // The core's destructor waits for its threads, which a Python thread may hold up.
     const py::gil_scoped_release release;
     if (store_) {
-      stop_publishing();
       plans_->close();
       store_.reset();
       plans_->forget_all();
@@ -265,8 +256,6 @@ py::dict CoreStore::clear(bool host, bool disk) {
 py::dict CoreStore::stats() {
   py::dict fields = bindings::dict_of(run([](Store& store) { return store.stats(); }));
   if (fields.contains("host") && !fields["host"].is_none()) add_page_locks(fields["host"]);
-  fields["live_updates"] = publisher_ ? publisher_->num_published() : 0;
-  fields["live_failures"] = publisher_ ? publisher_->num_failures() : 0;
   return fields;
 }
 
@@ -285,10 +274,6 @@ py::list CoreStore::holders(std::size_t num_max) {
 void CoreStore::close(double timeout_s) {
   if (is_closed_) return;
   plans_->close();
-  {
-    const py::gil_scoped_release release;
-    stop_publishing();
-  }
   const Status status = run([&](Store& store) { return store.close(ns_from_s(timeout_s)); });
   is_closed_ = true;
   wait_for_calls();
@@ -297,10 +282,6 @@ void CoreStore::close(double timeout_s) {
   stop_sharing();
   deliver_log();
   throw_if_error(status);
-}
-
-void CoreStore::stop_publishing() {
-  if (publisher_) publisher_->stop();
 }
 
 void CoreStore::wait_for_calls() {
@@ -315,9 +296,6 @@ void CoreStore::wait_for_calls() {
 void CoreStore::abandon_after_fork() {
   if (!store_) return;
   store_->abandon_after_fork();
-  // Its mutex may be held by a thread of the parent.
-  static_cast<void>(new std::shared_ptr<LivePublisher>(std::move(publisher_)));
-  publisher_.reset();
   // Never destroyed here: its threads are in the parent, and waiting for them would take for ever.
   static_cast<void>(new std::shared_ptr<Store>(std::move(store_)));
   store_.reset();

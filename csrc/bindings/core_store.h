@@ -24,7 +24,6 @@
 #include "memory/arena_handover.h"
 #include "paged/paged_device.h"
 #include "paged/plan_table.h"
-#include "store/live_publisher.h"
 #include "store/store.h"
 
 namespace kvtier::paged {
@@ -151,7 +150,6 @@ class CoreStore {
   /// After the store: nothing of it is on a device any more.
   void close_devices(double timeout_s);
   void stop_sharing();
-  void stop_publishing();
   /// Waits until no other thread is between releasing the GIL and taking it again.
   void wait_for_calls();
   void deliver_log();
@@ -167,7 +165,6 @@ class CoreStore {
   std::shared_ptr<Store> store_;
   bool is_closed_ = false;
   bool is_forked_ = false;
-  std::shared_ptr<LivePublisher> publisher_;  // Only where the state is told to others.
   pybind11::object log_;
   // Guarded by calls_mutex_, which is never held while taking the GIL.
   std::mutex calls_mutex_;

@@ -17,7 +17,7 @@
 #include "bindings/errors_binding.h"
 #include "disk/directory_inspector.h"
 #include "disk/directory_probe.h"
-#include "disk/live_writer.h"
+#include "disk/live_file_access.h"
 #include "io/directory.h"
 #include "io/threads_io_engine.h"
 #include "memory/numa_policy.h"

@@ -1,44 +1,66 @@
-// LivePublisher: keeps the live file of an open store's directory up to date, from a thread of its
-// own. Thread-safe.
+// LivePublisher: when the state of a store is told to other processes, and what of it is news.
+// Guarded by the store's mutex; what it tells is written by a task without it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "base/clock.h"
-#include "store/store.h"
+#include "base/status.h"
+#include "io/directory.h"
+#include "store/live_text.h"
 
-namespace kvtier {
+namespace kvtier::store {
 
-/// A disk that hangs holds up this thread and nobody else: stop() leaves it behind then.
 class LivePublisher {
  public:
-  /// `log` gets one line about the first failure, from the thread.
-  LivePublisher(std::string path, std::function<void(const char*, const std::string&)> log);
-  /// Without stop() before: leaves the thread behind, which ends at its next look.
-  ~LivePublisher();
-  LivePublisher(const LivePublisher&) = delete;
-  LivePublisher& operator=(const LivePublisher&) = delete;
+  static constexpr std::size_t kEventsMax = 16;
+  static constexpr std::size_t kHoldersMax = 8;
+  /// An idle store tells its state this often, so that a reader sees that somebody still does.
+  static constexpr TimeNs kHeartbeatNs = 30 * kNsPerS;
 
-  /// Keeps warnings and errors, the newest ones, to be told. Also before start().
-  void note_line(const char* level, const std::string& text);
-  /// Once. Tells each `interval_ns` what has changed. Holds on to the store only while it asks it.
-  void start(const std::shared_ptr<Store>& store, TimeNs interval_ns);
-  /// Says that the store is closing, and ends the thread. Blocks for a fifth of a second at most.
-  void stop();
+  /// `directory` outlives the tasks.
+  LivePublisher(Directory& directory, TimeNs interval_ns, TimeNs opened_ns)
+      : directory_(directory), interval_ns_(interval_ns), opened_ns_(opened_ns) {}
 
-  std::uint64_t num_published() const;
-  std::uint64_t num_failures() const;
+  /// Keeps warnings and errors, the newest ones, to be told.
+  void note_line(const char* level, const std::string& text, TimeNs now_ns);
+  /// When the state is to be told next; kNeverNs while it is.
+  TimeNs due_ns() const { return is_writing_ ? kNeverNs : due_ns_; }
+  bool is_writing() const { return is_writing_; }
+  /// The task that tells `state`, unless nothing in it is news; one at a time, until finish().
+  /// Adds who tells, and the lines.
+  std::function<Status()> begin(LiveState state);
+  /// True: the first failure.
+  bool finish(const Status& status, TimeNs now_ns);
+
+  std::uint64_t num_updates() const { return num_updates_; }
+  std::uint64_t num_failures() const { return num_failures_; }
 
  private:
-  struct State;
-  static void run(const std::shared_ptr<State>& state);
-  static void publish(State& state, bool is_last);
-  static void note_failure(State& state, const Status& status);
+  /// The task's, while there is one.
+  struct Told {
+    std::optional<StoreStats> stats;
+    TimeNs time_ns = 0;
+    std::uint64_t num_lines = 0;
+    std::uint64_t num_updates = 0;
+  };
+  static Status tell(Directory& directory, LiveState& state, std::uint64_t num_lines, Told& told);
 
-  const std::shared_ptr<State> state_;  // The thread's as well.
+  Directory& directory_;
+  const TimeNs interval_ns_;
+  const TimeNs opened_ns_;
+  TimeNs due_ns_ = 0;
+  bool is_writing_ = false;
+  std::deque<LiveEvent> events_;
+  std::uint64_t num_lines_ = 0;
+  std::uint64_t num_updates_ = 0;
+  std::uint64_t num_failures_ = 0;
+  const std::shared_ptr<Told> told_ = std::make_shared<Told>();
 };
 
-}  // namespace kvtier
+}  // namespace kvtier::store

@@ -9,6 +9,21 @@
 
 namespace kvtier {
 
+struct Store::Impl::PutBlock {
+  /// kRenewed: stored, but its disk copy was found after an unclean close and nobody has checked
+  /// it since; it is written once more, lest a flush call durable what is torn.
+  enum class Kind : std::uint8_t { kNew, kRenewed, kStored, kJoined, kAlias, kDeclined };
+  bool takes_bytes() const { return kind == Kind::kNew || kind == Kind::kRenewed; }
+  Kind kind = Kind::kDeclined;
+  EntryIndex entry = kNoEntry;
+  std::size_t alias_of = 0;
+  bool is_in_window = false;  // Its bytes went into a staging buffer.
+  std::shared_ptr<store::Fill> fill;
+  std::byte* target = nullptr;  // Its host slot.
+  std::vector<std::uint64_t> checksums;
+  Outcome outcome = Outcome::kDeclined;
+};
+
 struct Store::Impl::PutCall {
   const PutRequest& request;
   const Namespace& space;

@@ -88,6 +88,8 @@ void visit_fields(const StoreStats& stats, Visit&& visit) {
   visit("recover_damaged_entries", stats.recover_damaged_entries);
   visit("recover_s", stats.recover_s);
   visit("is_recovered_clean", stats.is_recovered_clean);
+  visit("live_updates", stats.live_updates);
+  visit("live_failures", stats.live_failures);
 }
 
 /// Calls `visit(kind, latency)` for each kind of call.

@@ -38,7 +38,10 @@ Status Store::Impl::close(TimeNs timeout_ns) {
   leases_.release_all();
   // Puts may still add to the backlog; nobody can use what is read now.
   cancel_jobs(JobChoice::kLoads);
+  // None is begun any more: it would bring back a file that is removed.
+  if (publisher_) (void)wait(locked, [this] { return !publisher_->is_writing(); }, deadline_ns);
   Status written = disk_ && !is_failed_ ? write_backlog(locked, deadline_ns) : Status::ok();
+  if (publisher_ && !options_.is_deleted_on_exit) tell_end(locked, deadline_ns);
   is_cut_short_ = true;
   cancel_jobs(JobChoice::kAll);
   const auto are_calls_over = [this] { return num_calls_ == 0 && num_waiting_ == 0; };

@@ -24,6 +24,7 @@
 #include "store/holder.h"
 #include "store/host_tier.h"
 #include "store/lease_table.h"
+#include "store/live_publisher.h"
 #include "store/load_time.h"
 #include "store/loader.h"
 #include "store/log_limiter.h"
@@ -187,20 +188,7 @@ class Store::Impl {
   bool has_room_for_pin(EntryIndex entry) const;
 
   // put (store_put.cc).
-  struct PutBlock {
-    /// kRenewed: stored, but its disk copy was found after an unclean close and nobody has checked
-    /// it since; it is written once more, lest a flush call durable what is torn.
-    enum class Kind : std::uint8_t { kNew, kRenewed, kStored, kJoined, kAlias, kDeclined };
-    bool takes_bytes() const { return kind == Kind::kNew || kind == Kind::kRenewed; }
-    Kind kind = Kind::kDeclined;
-    EntryIndex entry = kNoEntry;
-    std::size_t alias_of = 0;
-    bool is_in_window = false;  // Its bytes went into a staging buffer.
-    std::shared_ptr<store::Fill> fill;
-    std::byte* target = nullptr;  // Its host slot.
-    std::vector<std::uint64_t> checksums;
-    Outcome outcome = Outcome::kDeclined;
-  };
+  struct PutBlock;
   struct PutCall;
   Task<Outcomes> run_put(PutRequest request, const Namespace& space, BlockMover* mover, Flow& flow);
   void plan_put(PutCall& call);
@@ -320,12 +308,19 @@ class Store::Impl {
   std::uint64_t erase_unprotected(const std::vector<EntryIndex>& members);
   void drop_tier_copies(store::TierId tier, ClearResult& result);
   bool can_stand_without(EntryIndex entry, store::TierId tier) const;
+  StoreStats collect_stats();
   void fill_disk_stats(TierStats& stats);
 
   // Self-check (store_consistency.cc).
   Status check_entry(EntryIndex entry);
   Status check_slots(store::TierSpace& space);
   Status check_pins();
+
+  // What others are told (store_live.cc).
+  std::vector<Holder> collect_holders(std::size_t num_max) const;
+  TimeNs publish(TimeNs now_ns);
+  LiveState live_state(TimeNs now_ns);
+  void tell_end(Locked& locked, TimeNs deadline_ns);
 
   // Background (store_pump.cc).
   TimeNs pump();
@@ -357,6 +352,7 @@ class Store::Impl {
   std::unique_ptr<store::DiskTier> disk_;
   std::unique_ptr<store::WriteBehind> writes_;
   std::unique_ptr<store::Loader> loader_;
+  std::unique_ptr<store::LivePublisher> publisher_;  // Only where the state is told to others.
   store::RateMeter host_copies_;
   std::unordered_map<EntryIndex, std::shared_ptr<store::Fill>> fills_;
   std::unordered_map<disk::DiskJobId, std::function<void(const Status&)>> tasks_;

@@ -191,7 +191,10 @@ Result<FlushResult> Store::Impl::flush(TimeNs timeout_ns) {
 
 StoreStats Store::Impl::stats() {
   Locked locked(*this);
-  if (!is_open_) return stats_;
+  return is_open_ ? collect_stats() : stats_;
+}
+
+StoreStats Store::Impl::collect_stats() {
   leases_.expire(seams_.clock->now_ns());
   StoreStats stats = stats_;
   stats.miss_blocks = stats.get_blocks - stats.hit_blocks;
@@ -218,6 +221,10 @@ StoreStats Store::Impl::stats() {
   stats.host.mode_note = host_->arena()->info().note;
   stats.host.mode_numa = numa_->text();
   if (disk_) fill_disk_stats(stats.disk);
+  if (publisher_) {
+    stats.live_updates = publisher_->num_updates();
+    stats.live_failures = publisher_->num_failures();
+  }
   return stats;
 }
 

@@ -69,6 +69,12 @@ Status Store::Impl::check_options() const {
 
 Status Store::Impl::open() {
   if (Status checked = check_options(); !checked.is_ok()) return checked;
+  if (options_.publish_interval_ns > 0 && seams_.directory) {
+    const TimeNs now_ns = seams_.clock->now_ns();
+    publisher_ = std::make_unique<store::LivePublisher>(*seams_.directory,
+                                                        options_.publish_interval_ns, now_ns);
+    if (!seams_.io_note.empty()) publisher_->note_line("warning", seams_.io_note, now_ns);
+  }
   if (Status opened = open_arenas(); !opened.is_ok()) return opened;
   warn_of_small_tier();
   store::RecoveryReport report;

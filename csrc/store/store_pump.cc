@@ -34,6 +34,7 @@ TimeNs Store::Impl::pump() {
         next_ns = std::min(next_ns, disk_->commits().step(now_ns, is_hurried, num_syncing_ > 0));
       }
     }
+    next_ns = std::min(next_ns, publish(now_ns));
     if (disk_->health() != health_before) notify_waiters();
   }
   return std::min(next_ns, resume_jobs(now_ns));
@@ -171,7 +172,9 @@ TimeNs Store::Impl::restart_directory(TimeNs now_ns) {
 }
 
 void Store::Impl::log(const char* level, std::string text) {
-  if (!log_limiter_.admit(text, seams_.clock->now_ns())) return;
+  const TimeNs now_ns = seams_.clock->now_ns();
+  if (!log_limiter_.admit(text, now_ns)) return;
+  if (publisher_) publisher_->note_line(level, text, now_ns);
   log_lines_.emplace_back(level, std::move(text));
 }
 

@@ -84,6 +84,8 @@ struct StoreStats {
   std::uint64_t recover_damaged_entries = 0;
   double recover_s = 0;
   bool is_recovered_clean = true;
+  std::uint64_t live_updates = 0;   // How often the state was told to other processes.
+  std::uint64_t live_failures = 0;  // How often that failed.
   JobStats jobs;
   // From call or submission to the end.
   LatencyStats get_latency;

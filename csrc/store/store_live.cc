@@ -1,4 +1,5 @@
-// Who keeps blocks from eviction, and how long calls took. Thread-safe.
+// What a store tells of itself: who keeps blocks from eviction, how long calls took, and all of it
+// to other processes. Guarded by the mutex but for holders().
 #include <algorithm>
 #include <cstddef>
 
@@ -26,9 +27,13 @@ const char* job_kind_word(Job::Kind kind) {
 /// Leases and jobs, each kind with its oldest first.
 std::vector<Holder> Store::Impl::holders(std::size_t num_max) {
   Locked locked(*this);
-  std::vector<Holder> holders;
-  if (!is_open_) return holders;
+  if (!is_open_) return {};
   leases_.expire(seams_.clock->now_ns());
+  return collect_holders(num_max);
+}
+
+std::vector<Holder> Store::Impl::collect_holders(std::size_t num_max) const {
+  std::vector<Holder> holders;
   for (const auto& [lease_id, lease] : leases_.leases()) {
     if (holders.size() == num_max) break;
     const std::uint32_t namespace_index = index_.at(lease.items.front().entry).namespace_index;
@@ -72,6 +77,36 @@ LatencyStats& Store::Impl::latency_of(Job::Kind kind) {
       break;
   }
   return stats_.get_latency;
+}
+
+LiveState Store::Impl::live_state(TimeNs now_ns) {
+  LiveState state;
+  state.now_ns = now_ns;
+  state.is_closing = is_closing_;
+  state.stats = collect_stats();
+  state.holders = collect_holders(store::LivePublisher::kHoldersMax);
+  return state;
+}
+
+/// Has the state told when its time has come. Returns when that is.
+TimeNs Store::Impl::publish(TimeNs now_ns) {
+  if (!publisher_ || is_closing_ || is_directory_lost_) return kNeverNs;
+  if (now_ns < publisher_->due_ns()) return publisher_->due_ns();
+  const disk::DiskJobId job_id = engine_->run_task(publisher_->begin(live_state(now_ns)));
+  tasks_.emplace(job_id, [this](const Status& status) {
+    if (!publisher_->finish(status, seams_.clock->now_ns())) return;
+    log("warning", "other processes cannot see the store's state: " + status.message() +
+                       "; blocks are not concerned");
+  });
+  return kNeverNs;
+}
+
+/// Tells the last state: that the store closes. Where the disk is in trouble nobody waits for that.
+void Store::Impl::tell_end(Locked& locked, TimeNs deadline_ns) {
+  if (publisher_->is_writing() || !disk_->is_readable() || is_directory_lost_ || is_failed_) return;
+  const TimeNs now_ns = seams_.clock->now_ns();
+  const Status told = run_task(locked, deadline_ns, publisher_->begin(live_state(now_ns)));
+  (void)publisher_->finish(told, now_ns);
 }
 
 }  // namespace kvtier
