@@ -8,10 +8,10 @@ import pytest
 from fake_openai_server import MODEL, SLOW_S, make_tokens, serve
 
 from kvtier.bench.serve.completion import Answer, Client
-from kvtier.bench.serve.http_stream import ServerError, ServerUrl, fetch_text
 from kvtier.bench.serve.workload import Session, Turn
 from kvtier.bench.serve.workload_run import WorkloadRecord, run_workload
 from kvtier.errors import ConfigError
+from kvtier.http_stream import ServerError, ServerUrl, fetch_text
 
 PROMPT = list(range(20, 60))
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from kvtier.bench.serve.http_stream import HttpAnswer, ServerError, ServerUrl, open_exchange
+from kvtier.http_stream import HttpAnswer, ServerError, ServerUrl, open_exchange
 
 PATH = "/v1/completions"
 _EVENT = b"data:"

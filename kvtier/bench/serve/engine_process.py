@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import kvtier
-from kvtier.bench.serve.deadline import DeadlineError, within
-from kvtier.bench.serve.http_stream import ServerError, ServerUrl, fetch_text
+from kvtier.deadline import DeadlineError, within
+from kvtier.http_stream import ServerError, ServerUrl, fetch_text
 
 _HOST = "127.0.0.1"
 _STOP_S_MAX = 30.0

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvtier.bench.serve.http_stream import ServerUrl
 from kvtier.bench.serve.serve_mode import DISK_MODES, MODES, TierSizes
 from kvtier.bench.serve.sweep import CONCURRENCY, DEVICE_SHARE, INPUT_TOKENS, IO_THREADS, Sweep
 from kvtier.bench.serve.workload import (
@@ -23,6 +22,7 @@ from kvtier.bench.serve.workload import (
     with_input_tokens,
 )
 from kvtier.errors import ConfigError
+from kvtier.http_stream import ServerUrl
 
 _FLOAT32 = "float32"
 

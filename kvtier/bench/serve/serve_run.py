@@ -15,7 +15,6 @@ from pathlib import Path
 
 from kvtier.bench.serve.completion import Client
 from kvtier.bench.serve.engine_process import EngineProcess, engine_environment, find_packages
-from kvtier.bench.serve.http_stream import ServerError, ServerUrl, fetch_text
 from kvtier.bench.serve.serve_figures import run_figures
 from kvtier.bench.serve.serve_mode import DISK_MODES, ModeLaunch, make_launch
 from kvtier.bench.serve.serve_plan import Point, ServePlan
@@ -23,6 +22,7 @@ from kvtier.bench.serve.serve_report import ModeResult, ServeReport
 from kvtier.bench.serve.settling import Settler
 from kvtier.bench.serve.workload import make_sessions, make_warm_up
 from kvtier.bench.serve.workload_run import WorkloadRecord, run_workload
+from kvtier.http_stream import ServerError, ServerUrl, fetch_text
 
 _MODEL_S_MAX = 30.0
 _COMMAND = ("-m", "vllm.entrypoints.cli.main", "serve")

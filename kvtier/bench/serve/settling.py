@@ -7,7 +7,7 @@ import time
 
 from kvtier.bench.serve.completion import Client
 from kvtier.bench.serve.engine_metrics import EngineCounters, parse_counters
-from kvtier.bench.serve.http_stream import ServerError, ServerUrl, fetch_text
+from kvtier.http_stream import ServerError, ServerUrl, fetch_text
 
 COUNTED_S = 1.2
 """A little more than the time for which kvtier's counters stand still in vLLM's metrics."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvtier.bench.serve.completion import Answer, Client
-from kvtier.bench.serve.deadline import DeadlineError, within
 from kvtier.bench.serve.workload import Session, Turn
+from kvtier.deadline import DeadlineError, within
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from kvtier.bench.serve.deadline import DeadlineError, within
+from kvtier.deadline import DeadlineError, within
 from kvtier.errors import ConfigError
 
 # The first event of a stream may repeat all ids of a long prompt.
@@ -112,11 +112,17 @@ class HttpAnswer:
 
 @asynccontextmanager
 async def open_exchange(
-    server: ServerUrl, method: str, path: str, body: bytes = b""
+    server: ServerUrl,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    *,
+    bearer_token: str | None = None,
 ) -> AsyncIterator[HttpAnswer]:
     """Connects, sends, and yields the answer when its headers are there.
 
-    Waits without a deadline: the caller has one. Raises ServerError.
+    bearer_token: what the server asks for as a key. Waits without a deadline: the caller has one.
+    Raises ServerError.
     """
     try:
         reader, writer = await asyncio.open_connection(
@@ -127,7 +133,7 @@ async def open_exchange(
     except OSError as error:
         raise ServerError(f"cannot connect to {server}: {error}") from error
     try:
-        writer.write(_request_head(server, method, path, len(body)) + body)
+        writer.write(_request_head(server, method, path, len(body), bearer_token) + body)
         try:
             await writer.drain()
             answer = await _read_head(reader)
@@ -140,11 +146,24 @@ async def open_exchange(
         writer.close()
 
 
-async def fetch_text(server: ServerUrl, path: str, *, timeout_s: float) -> tuple[int, str]:
-    """Returns status and text of a GET. Raises ServerError, also after `timeout_s`."""
+async def fetch_text(
+    server: ServerUrl,
+    path: str,
+    *,
+    timeout_s: float,
+    body: bytes | None = None,
+    bearer_token: str | None = None,
+) -> tuple[int, str]:
+    """Returns status and text of a GET, or of a POST of `body`.
+
+    Raises ServerError, also after `timeout_s`.
+    """
+    method = "GET" if body is None else "POST"
 
     async def fetch() -> tuple[int, str]:
-        async with open_exchange(server, "GET", path) as answer:
+        async with open_exchange(
+            server, method, path, body or b"", bearer_token=bearer_token
+        ) as answer:
             return answer.status, await answer.text()
 
     try:
@@ -153,7 +172,9 @@ async def fetch_text(server: ServerUrl, path: str, *, timeout_s: float) -> tuple
         raise ServerError(f"{server}{path} did not answer within {timeout_s:g} s") from error
 
 
-def _request_head(server: ServerUrl, method: str, path: str, num_bytes: int) -> bytes:
+def _request_head(
+    server: ServerUrl, method: str, path: str, num_bytes: int, bearer_token: str | None
+) -> bytes:
     lines = [
         f"{method} {server.path}{path} HTTP/1.1",
         f"Host: {server.host}:{server.port}",
@@ -161,6 +182,8 @@ def _request_head(server: ServerUrl, method: str, path: str, num_bytes: int) -> 
         f"Content-Length: {num_bytes}",
         "Connection: close",
     ]
+    if bearer_token is not None:
+        lines.append(f"Authorization: Bearer {bearer_token}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
