@@ -47,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_inspect(commands)
     _add_verify(commands)
     _add_wipe(commands)
+    _add_warmup(commands)
     _add_config(commands)
     _add_bench(commands)
     return parser
@@ -120,6 +121,45 @@ def _add_wipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     _finish(parser, _run_wipe)
+
+
+def _add_warmup(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "warmup",
+        help="have a server compute the prompts of a file, so that its cache holds them",
+        description="Sends each prompt to an OpenAI-compatible server with one token to answer. "
+        "What was interrupted goes on where it was with the same command.",
+    )
+    parser.add_argument("--url", required=True, metavar="URL", help="http://HOST:PORT")
+    parser.add_argument(
+        "--prompt-file",
+        required=True,
+        metavar="FILE",
+        help='.jsonl: an object a line with "prompt" or "messages"; else one prompt a line; '
+        "- is the standard input",
+    )
+    parser.add_argument(
+        "--separator", metavar="LINE", help="line that stands between prompts of several lines"
+    )
+    parser.add_argument("--model", metavar="NAME", help="default: the server's first")
+    parser.add_argument("--concurrency", type=int, default=4, metavar="N", help="prompts at a time")
+    parser.add_argument(
+        "--timeout-s", type=float, default=600.0, metavar="S", help="for one prompt (default: 600)"
+    )
+    parser.add_argument(
+        "--api-key-variable",
+        default="OPENAI_API_KEY",
+        metavar="NAME",
+        help="environment variable with the server's key (default: OPENAI_API_KEY)",
+    )
+    parser.add_argument("--pin", action="store_true", help="keep the prompts from eviction")
+    parser.add_argument("--unpin", action="store_true", help="let them be evicted again")
+    parser.add_argument(
+        "--journal",
+        metavar="FILE",
+        help="where what is done is noted until all is (default: FILE.warmup); '': nowhere",
+    )
+    _finish(parser, _run_warmup)
 
 
 def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -199,6 +239,26 @@ def _run_wipe(arguments: argparse.Namespace) -> int:
         is_confirmed=arguments.yes,
         is_dry_run=arguments.dry_run,
         is_json=arguments.json,
+    )
+
+
+def _run_warmup(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.warmup import WarmupOptions, run_warmup_command
+
+    return run_warmup_command(
+        WarmupOptions(
+            url=arguments.url,
+            prompt_file=arguments.prompt_file,
+            separator=arguments.separator,
+            model=arguments.model,
+            concurrency=arguments.concurrency,
+            timeout_s=arguments.timeout_s,
+            api_key_variable=arguments.api_key_variable,
+            is_pinned=arguments.pin,
+            is_unpinned=arguments.unpin,
+            journal=arguments.journal,
+            is_json=arguments.json,
+        )
     )
 
 

@@ -32,6 +32,7 @@ class FakeState:
     has_tiers: bool = True
     room_tokens: int = ROOM_TOKENS
     asked: list[dict[str, object]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     released: threading.Event = field(default_factory=threading.Event)
     num_at_once: int = 0
@@ -39,7 +40,7 @@ class FakeState:
 
     def metrics(self) -> str:
         with self.lock:
-            prompt = sum(len(it["prompt"]) for it in self.asked)
+            prompt = sum(len(it.get("prompt", "")) for it in self.asked)
             answered = sum(it["max_tokens"] for it in self.asked)
         lines = [
             "# HELP vllm:prompt_tokens_total Number of prefill tokens processed.",
@@ -55,6 +56,7 @@ class FakeState:
             for tier in ("host", "disk"):
                 lines += [
                     f'vllm:kvtier_blocks{{tier="{tier}"}} 3.0',
+                    f'vllm:kvtier_bytes_used{{tier="{tier}"}} {4096 * num_hits}.0',
                     f'vllm:kvtier_hits_total{{tier="{tier}"}} {num_hits}.0',
                     f'vllm:kvtier_bytes_read_total{{tier="{tier}"}} {1000000 * num_hits}.0',
                 ]
@@ -83,6 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         state = self.state
         with state.lock:
             state.asked.append(asked)
+            state.keys.append(self.headers["authorization"])
             number = len(state.asked)
         self._answer(asked, number)
 
@@ -93,10 +96,33 @@ class Handler(BaseHTTPRequestHandler):
         if asked["model"] != MODEL:
             error = {"error": {"message": f"The model `{asked['model']}` does not exist."}}
             self._send(404, "application/json", json.dumps(error).encode())
+        elif not asked.get("stream"):
+            self._answer_whole(asked, behaviour)
         elif behaviour == "no_stream":
             self._send(200, "application/json", b'{"choices": [{"text": "all at once"}]}')
         else:
             self._stream(asked, behaviour)
+
+    def _answer_whole(self, asked: dict[str, object], behaviour: str) -> None:
+        """Refuses prompts that hold "too long", whatever its behaviour."""
+        if behaviour == "slow":
+            self._wait_among_others()
+        if behaviour == "stall":
+            self.state.released.wait(STALL_S_MAX)
+        content = str(asked.get("prompt", asked.get("messages")))
+        if "too long" in content:
+            error = {"error": {"message": "maximum context length is 10 tokens"}}
+            self._send(400, "application/json", json.dumps(error).encode())
+        elif behaviour == "busy":
+            self._send(503, "text/plain", b"come back later")
+        elif behaviour == "die":
+            self.close_connection = True
+        elif behaviour == "garbage":
+            self._send(200, "text/html", b"<html>welcome</html>")
+        else:
+            usage = {"prompt_tokens": len(content.split()), "completion_tokens": 1}
+            answer = {"choices": [{"text": "a"}], "usage": usage}
+            self._send(200, "application/json", json.dumps(answer).encode())
 
     def _stream(self, asked: dict[str, object], behaviour: str) -> None:
         self.send_response(200)

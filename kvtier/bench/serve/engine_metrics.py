@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kvtier.exposition import Sample, parse_samples, sum_of
+
 TIERS = ("host", "disk")
-_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TIER_COUNTERS = ("hits", "misses", "evicted", "declined", "bytes_read", "bytes_written")
 _BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 _OFFLOADED = "vllm:kv_offload_total_bytes_total"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One line: a name, its labels and a number."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,22 +88,22 @@ request is looked at; engines that do not tell the sources have only that."""
 
 def parse_counters(text: str) -> EngineCounters | None:
     """Reads a page of metrics; None when it holds none of vLLM's."""
-    samples = list(_parse_samples(text))
+    samples = list(parse_samples(text))
     if not any(sample.name.startswith("vllm:") for sample in samples):
         return None
-    sums = {field: _sum(samples, name) for field, name in _SUMS.items() if name}
+    sums = {field: sum_of(samples, name) for field, name in _SUMS.items() if name}
     if any(sample.name == _BY_SOURCE for sample in samples):
         for field, source in _PROMPT_SOURCES.items():
-            sums[field] = _sum(samples, _BY_SOURCE, source=source)
+            sums[field] = sum_of(samples, _BY_SOURCE, source=source)
     block_tokens, room_tokens = _find_room(samples)
     return EngineCounters(
         **sums,
-        loaded_bytes=_sum(samples, _OFFLOADED, transfer_type="CPU_to_GPU"),
-        saved_bytes=_sum(samples, _OFFLOADED, transfer_type="GPU_to_CPU"),
+        loaded_bytes=sum_of(samples, _OFFLOADED, transfer_type="CPU_to_GPU"),
+        saved_bytes=sum_of(samples, _OFFLOADED, transfer_type="GPU_to_CPU"),
         tiers=dict(_tier_counters(samples)),
         device_room_tokens=room_tokens,
         block_tokens=block_tokens,
-        backlog_bytes=_sum(samples, "vllm:kvtier_backlog_bytes"),
+        backlog_bytes=sum_of(samples, "vllm:kvtier_backlog_bytes"),
     )
 
 
@@ -123,7 +113,7 @@ def _tier_counters(samples: list[Sample]) -> Iterator[tuple[str, float]]:
         return
     for tier in TIERS:
         for name in _TIER_COUNTERS:
-            yield f"{tier}_{name}", _sum(samples, f"vllm:kvtier_{name}_total", tier=tier)
+            yield f"{tier}_{name}", sum_of(samples, f"vllm:kvtier_{name}_total", tier=tier)
 
 
 def _find_room(samples: list[Sample]) -> tuple[float | None, float | None]:
@@ -138,23 +128,3 @@ def _find_room(samples: list[Sample]) -> tuple[float | None, float | None]:
             block_tokens = float(block_size)
             room_tokens = (room_tokens or 0.0) + block_tokens * (int(num_blocks) - 1)
     return block_tokens, room_tokens
-
-
-def _sum(samples: list[Sample], name: str, **labels: str) -> float:
-    return sum(
-        sample.value
-        for sample in samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
-
-
-def _parse_samples(text: str) -> Iterator[Sample]:
-    for line in text.splitlines():
-        match = _SAMPLE.match(line)
-        if match is None:
-            continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        yield Sample(name=match[1], labels=dict(_LABEL.findall(match[2] or "")), value=value)
