@@ -371,6 +371,7 @@ def _open_engine(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Eng
             is_loading=transfer_config.kv_role != "kv_producer",
             is_saving=transfer_config.kv_role != "kv_consumer",
             saves_decode=settings.save_decode,
+            may_pin=settings.allow_pins,
         ),
         groups=find_groups(vllm_config, kv_cache_config),
         num_engines=parallel_config.data_parallel_size,

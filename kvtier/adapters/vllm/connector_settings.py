@@ -23,7 +23,7 @@ LOAD_CAP_RANGE: Final = (0.01, 100.0)
 _ALIASES: Final = {"disk_path": "path", "kv_max_cpu_memory": "host_bytes"}
 # Read by vLLM itself.
 _EVENTS: Final = "self_describing_kv_events"
-_OWN_NAMES: Final = ("kv_device", "save_decode", "load_cap", "fingerprint", _EVENTS)
+_OWN_NAMES: Final = ("kv_device", "save_decode", "allow_pins", "load_cap", "fingerprint", _EVENTS)
 _KNOWN: Final = (*_OWN_NAMES, *_ALIASES, *SETTINGS)
 LOADS_WAIT: Final = "kvtier_loads_wait"
 """Said by the connector to its halves: a step under way may still write to a load's blocks."""
@@ -47,6 +47,8 @@ class ConnectorSettings:
     """One of DEVICES."""
     save_decode: bool
     """Whether generated tokens are saved too: the next turn of a conversation needs them."""
+    allow_pins: bool
+    """Whether a request may keep its prompt's blocks from eviction."""
     load_cap: float | None
     """A load from disk may take this many times as long as computing would; None: any time."""
     fingerprint: str | None
@@ -68,11 +70,12 @@ def parse_connector_settings(extra_config: Mapping[str, object]) -> ConnectorSet
     problems: list[str] = []
     store = _collect_store_settings(extra_config, problems)
     device = _find_device(extra_config.get("kv_device"), store, problems)
-    save_decode = True
-    try:
-        save_decode = parse_boolean(extra_config.get("save_decode", True), "save_decode")
-    except ConfigError as error:
-        problems.append(str(error))
+    flags = {"save_decode": True, "allow_pins": False}
+    for name, default in flags.items():
+        try:
+            flags[name] = parse_boolean(extra_config.get(name, default), name)
+        except ConfigError as error:
+            problems.append(str(error))
     load_cap = _parse_load_cap(extra_config.get("load_cap", 1.0), problems)
     fingerprint = extra_config.get("fingerprint")
     if fingerprint is not None and (not isinstance(fingerprint, str) or not fingerprint):
@@ -84,7 +87,8 @@ def parse_connector_settings(extra_config: Mapping[str, object]) -> ConnectorSet
     raise_problems(problems)
     return ConnectorSettings(
         device=device,
-        save_decode=save_decode,
+        save_decode=flags["save_decode"],
+        allow_pins=flags["allow_pins"],
         load_cap=load_cap,
         fingerprint=None if fingerprint is None else str(fingerprint),
         store=store if device != "off" else {},

@@ -26,6 +26,7 @@ from kvtier.adapters.vllm.group_lookup import GroupHit, choose_needed, look_up
 from kvtier.adapters.vllm.hit_limiter import HitLimiter
 from kvtier.adapters.vllm.kv_events import BlockEvents
 from kvtier.adapters.vllm.lora_adapters import LoraAdapters
+from kvtier.adapters.vllm.prompt_pins import PromptPins
 from kvtier.adapters.vllm.remembered_pace import RememberedPace
 from kvtier.adapters.vllm.request_blocks import RequestBlocks
 from kvtier.adapters.vllm.request_chain import NO_KEYS, NOTHING_KEPT, PrefetchWait
@@ -71,6 +72,7 @@ class KvtierManager(OffloadingManager):
         self._epoch = b""
         self._blocks: dict[str, RequestBlocks] = {}
         self._adapters = LoraAdapters()
+        self._pins = PromptPins()
         self._leases: dict[str, list[Lease]] = {}
         self._unanswered: set[str] = set()
         self._finished: list[str] = []
@@ -212,6 +214,7 @@ class KvtierManager(OffloadingManager):
     ) -> None:
         if self._events is not None:
             self._events.note_saved(keys)
+        self._pins.settle()
         self._hurry_if_idle()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
@@ -229,6 +232,7 @@ class KvtierManager(OffloadingManager):
         self._finished.append(req_context.req_id)
         self._limiter.note_coming(req_context.req_id, 0)
         self._pace.end(req_context.req_id)
+        self._pins.settle(ended_id=req_context.req_id)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Forgets requests a step late: vLLM 0.26 saves their last blocks after their end."""
@@ -247,6 +251,7 @@ class KvtierManager(OffloadingManager):
             self._release_leases(request_id)
         # Requests that run have KV of before: none of it is saved under what is found after.
         self._blocks.clear()
+        self._pins.clear()
         self._limiter.clear()
         if self._events is not None:
             self._events.forget_all()
@@ -276,6 +281,7 @@ class KvtierManager(OffloadingManager):
                 rules=rules if adapter is not None else NOTHING_KEPT,
             )
             self._blocks[request.request_id] = blocks
+            self._pins.begin(request.request_id, self._engine.groups, blocks)
         return blocks
 
     def _fold_context(self, adapter: bytes) -> bytes:

@@ -73,6 +73,7 @@ class RequestBlocks:
             is_loading=False,
             is_saving=self.rules.is_saving,
             saves_decode=self.rules.saves_decode,
+            pins=self.rules.pins,
         )
 
     def split(self, keys: Iterable[bytes]) -> list[list[bytes]]:

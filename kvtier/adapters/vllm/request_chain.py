@@ -28,6 +28,10 @@ class RequestRules:
     is_loading: bool = True
     is_saving: bool = True
     saves_decode: bool = True
+    may_pin: bool = False
+    """Whether requests are heard that want their prompts kept from eviction, or no longer kept."""
+    pins: bool | None = None
+    """True: this one's prompt is to be pinned; False: unpinned; None: neither."""
 
 
 NOTHING_KEPT: Final = RequestRules(is_loading=False, is_saving=False, saves_decode=False)

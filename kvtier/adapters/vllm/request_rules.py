@@ -12,32 +12,45 @@ from kvtier.units import show
 PARAMETER: Final = "kvtier"
 _WHOLE_ENDS: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 _FIELDS: Final = {"load": "is_loading", "save": "is_saving", "save_decode": "saves_decode"}
+_PINS: Final = {"pin": True, "unpin": False}
 
 
 def parse_request_rules(parameters: object, rules: RequestRules) -> RequestRules:
     """Returns what holds for a request: what the engine does, less what the request opts out of.
 
     parameters: kv_transfer_params; {"kvtier": {"load": false, "save": false, "save_decode":
-    false}}. What is not understood is ignored and said once: a request must not fail for it.
+    false}}, and {"kvtier": {"pin": true}} or "unpin" where the engine hears that. What is not
+    understood or not allowed is ignored and said once: a request must not fail for it.
     """
     said = parameters.get(PARAMETER) if isinstance(parameters, Mapping) else None
     if said is None:
         return rules
-    fields = {field: getattr(rules, field) for field in _FIELDS.values()}
     if not isinstance(said, Mapping):
         _ignore(PARAMETER, said)
         return rules
+    fields = {field: getattr(rules, field) for field in _FIELDS.values()}
+    pins = None
     for name, value in said.items():
         field = _FIELDS.get(str(name))
         try:
             wish = parse_boolean(value, str(name))
         except ConfigError:
-            field = None
-        if field is None:
             _ignore(f"{PARAMETER}.{name}", value)
             continue
-        fields[field] = fields[field] and wish
-    return RequestRules(**fields)
+        if field is not None:
+            fields[field] = fields[field] and wish
+        elif name not in _PINS:
+            _ignore(f"{PARAMETER}.{name}", value)
+        elif wish and not rules.may_pin:
+            warn_once(
+                ("kv_transfer_params", PARAMETER, "pins"),
+                f"kv_transfer_params: {PARAMETER}.{name} is ignored: start the engine with "
+                "allow_pins=true in kv_connector_extra_config if its clients may keep blocks from "
+                "eviction",
+            )
+        elif wish:
+            pins = _PINS[name]
+    return RequestRules(**fields, pins=pins)
 
 
 def has_ended_well(request: Any) -> bool:
@@ -61,5 +74,5 @@ def _ignore(name: str, value: object) -> None:
     warn_once(
         ("kv_transfer_params", name),
         f"kv_transfer_params: {name}={show(value)} is ignored; known are "
-        f"{', '.join(_FIELDS)} of {PARAMETER}, each true or false",
+        f"{', '.join([*_FIELDS, *_PINS])} of {PARAMETER}, each true or false",
     )

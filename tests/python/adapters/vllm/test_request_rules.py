@@ -22,6 +22,18 @@ def test_a_request_opts_out_by_name() -> None:
     assert rules == RequestRules(is_loading=True, is_saving=False, saves_decode=False)
 
 
+def test_a_request_may_pin_where_that_is_allowed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_log, "_said_once", set())
+    engine = RequestRules(may_pin=True)
+    for wish, pins in (({"pin": True}, True), ({"unpin": "yes"}, False), ({"pin": False}, None)):
+        assert parse_request_rules({"kvtier": wish}, engine).pins is pins
+    assert not caplog.records
+    assert parse_request_rules({"kvtier": {"pin": True}}, ALL).pins is None
+    assert "allow_pins" in caplog.text
+
+
 def test_a_request_cannot_ask_for_what_the_engine_does_not_do() -> None:
     engine = RequestRules(is_loading=False)
     assert parse_request_rules({"kvtier": {"load": True}}, engine) == engine
@@ -36,7 +48,7 @@ def test_what_is_not_understood_is_ignored_and_said_once(
         for _ in range(2):
             assert parse_request_rules({"kvtier": said}, ALL) == ALL
     assert len(caplog.records) == 1
-    assert "load, save, save_decode" in caplog.text
+    assert "load, save, save_decode, pin, unpin" in caplog.text
 
 
 @pytest.mark.parametrize(
