@@ -179,6 +179,8 @@ class Store:
     def clear(self, host: bool, disk: bool) -> dict[str, dict[str, int]]: ...
     def stats(self) -> dict[str, object]:
         """Flat fields of StoreStats; "host" and "disk" are dicts of TierStats fields or None."""
+    def erase_where(self, namespace_id: bytes, segment_ids: list[int]) -> int:
+        """Of one namespace, or of all (b""); on disk in these segments, or anywhere ([])."""
     def holders(self, num_max: int) -> list[tuple[str, str, int, int, int, float, float]]:
         """(kind, owner, id, num_blocks, num_bytes, since_s, until_s) of the oldest."""
     def close(self, timeout_s: float) -> None: ...
@@ -267,13 +269,15 @@ def checksum_and_copy(source: U8, target: U8 | None, block_bytes: int) -> int:
     Without a target: hashes only, which is the least that a promotion costs.
     """
 
-def inspect_directory(path: str) -> DirectoryContents:
+def inspect_directory(path: str, chains: bool = False) -> DirectoryContents:
     """Reads superblock, namespace table and slot tables without opening the store (no lock taken).
 
     TierIOError with ENOENT: no store there. UnsupportedError: one of another version.
     """
 
-def verify_directory(path: str, report: Callable[[int, int], None] | None) -> VerifyReport:
+def verify_directory(
+    path: str, report: Callable[[int, int], None] | None, bytes_per_s_max: int = 0
+) -> VerifyReport:
     """Reads every committed block and checks it. Takes the lock (StoreBusyError).
 
     `report(num_done, num_blocks)` is called now and then.

@@ -61,6 +61,9 @@ class NamespaceContents(TypedDict):
     num_blocks: int
     num_pinned: int
     payload_bytes: int
+    num_chains: int
+    chain_blocks_max: int
+    segments: list[str]
 
 class SegmentContents(TypedDict):
     name: str

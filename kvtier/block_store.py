@@ -20,7 +20,7 @@ from kvtier.holder import Holder, make_holder
 from kvtier.job_table import AnyJob, JobTable
 from kvtier.machine import memory_limit, unified_gpu
 from kvtier.namespace import Namespace
-from kvtier.namespace_identity import make_identity
+from kvtier.namespace_identity import make_identity, parse_namespace_id
 from kvtier.paged_worker import check_rank
 from kvtier.results import FlushResult
 from kvtier.setting_rules import places_text
@@ -178,6 +178,15 @@ class BlockStore:
             raise UsageError(f"tiers: expected some of {', '.join(_TIERS)}; got {show(unknown[0])}")
         cleared = self._core_store.clear("host" in asked, "disk" in asked)
         return {tier: cleared[tier] for tier in _TIERS if tier in asked}
+
+    def wipe(self, namespace: Namespace | str) -> int:
+        """Removes all blocks of a namespace, or of the id of one, durably; returns how many.
+
+        Also of one that lies on disk and is not in use. Blocks that somebody leased stay, with
+        their ancestors. Raises UsageError (no id), TimeoutError, TierIOError.
+        """
+        namespace_id = namespace.id if isinstance(namespace, Namespace) else namespace
+        return self._core_store.erase_where(parse_namespace_id(namespace_id), [])
 
     def stats(self) -> Statistics:
         """Returns counters and gauges of the store and its tiers."""

@@ -3,12 +3,13 @@
 Pure functions; thread-safe. The digest is stored on disk: a change here loses every stored block.
 """
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from kvtier.errors import ConfigError
+from kvtier.errors import ConfigError, UsageError
 from kvtier.units import parse_whole_number, show
 
 Description: TypeAlias = dict[str, object]
@@ -16,6 +17,7 @@ Description: TypeAlias = dict[str, object]
 NAME_CHARACTERS_MAX: Final = 4096
 _DOMAIN: Final = b"kvtier namespace 1\0"
 _COUNT_MAX: Final = (1 << 31) - 1
+_ID_BYTES: Final = 16
 
 _DTYPE_ALIASES: Final = {
     "bf16": "bfloat16",
@@ -169,3 +171,11 @@ def _name(value: object, name: str, *, is_optional: bool = False) -> object:
         return value if isinstance(value, str) else {"hex": value.hex()}
     kinds = "text, bytes or None" if is_optional else "text"
     raise ConfigError(f"{name}: expected {kinds}, got {show(value)} ({type(value).__name__})")
+
+
+def parse_namespace_id(value: object) -> bytes:
+    """Returns the bytes of an id as ns.id gives it. Raises UsageError."""
+    if isinstance(value, str) and len(value) == 2 * _ID_BYTES:
+        with contextlib.suppress(ValueError):
+            return bytes.fromhex(value)
+    raise UsageError(f"namespace: expected a Namespace or 32 hexadecimal digits, got {show(value)}")

@@ -239,6 +239,13 @@ std::uint64_t CoreStore::unpin(std::uint32_t namespace_index, const KeyArray& ke
   return value_or_throw(run([&](Store& store) { return store.unpin(namespace_index, copied); }));
 }
 
+std::uint64_t CoreStore::erase_where(const py::bytes& namespace_id,
+                                     std::vector<std::uint32_t> segment_ids) {
+  EraseFilter filter{std::nullopt, std::move(segment_ids)};
+  if (py::len(namespace_id) > 0) filter.namespace_id = digest_of(namespace_id);
+  return value_or_throw(run([&](Store& store) { return store.erase_where(filter); }));
+}
+
 py::tuple CoreStore::flush(double timeout_s) {
   const auto flushed =
       value_or_throw(run([&](Store& store) { return store.flush(ns_from_s(timeout_s)); }));

@@ -100,6 +100,9 @@ class CoreStore {
   int job_event_fd();
   void prefetch(std::uint32_t namespace_index, const KeyArray& keys);
   std::uint64_t erase(std::uint32_t namespace_index, const KeyArray& keys);
+  /// namespace_id: empty means all.
+  std::uint64_t erase_where(const pybind11::bytes& namespace_id,
+                            std::vector<std::uint32_t> segment_ids);
   std::uint64_t pin(std::uint32_t namespace_index, const KeyArray& keys);
   std::uint64_t unpin(std::uint32_t namespace_index, const KeyArray& keys);
   pybind11::tuple flush(double timeout_s);

@@ -115,6 +115,8 @@ void bind_store(py::module_& module) {
             py::arg("addresses").noconvert(), py::arg("prefix"), py::arg("request_hash"),
             py::arg("timeout_s"));
   store.def("erase", &CoreStore::erase, py::arg("namespace_index"), py::arg("keys").noconvert());
+  store.def("erase_where", &CoreStore::erase_where, py::arg("namespace_id"),
+            py::arg("segment_ids"));
   store.def("pin", &CoreStore::pin, py::arg("namespace_index"), py::arg("keys").noconvert());
   store.def("unpin", &CoreStore::unpin, py::arg("namespace_index"), py::arg("keys").noconvert());
   store.def("flush", &CoreStore::flush, py::arg("timeout_s"));

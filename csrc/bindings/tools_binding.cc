@@ -87,6 +87,9 @@ py::dict dict_of(const disk::NamespaceContents& contents) {
   fields["num_blocks"] = contents.num_blocks;
   fields["num_pinned"] = contents.num_pinned;
   fields["payload_bytes"] = contents.payload_bytes;
+  fields["num_chains"] = contents.num_chains;
+  fields["chain_blocks_max"] = contents.chain_blocks_max;
+  fields["segments"] = contents.segments;
   return fields;
 }
 
@@ -128,8 +131,10 @@ py::dict probe_numa_dict() {
   return fields;
 }
 
-py::dict inspect(const py::object& path) {
-  const auto contents = on_directory(path, disk::inspect_directory);
+py::dict inspect(const py::object& path, bool has_chains) {
+  const auto depth = has_chains ? disk::InspectDepth::kChains : disk::InspectDepth::kCounts;
+  const auto contents = on_directory(
+      path, [depth](Directory& directory) { return disk::inspect_directory(directory, depth); });
   py::dict fields;
   fields["store_id"] = contents.store_id.to_hex();
   fields["is_clean"] = contents.is_clean;
@@ -139,7 +144,7 @@ py::dict inspect(const py::object& path) {
   return fields;
 }
 
-py::dict verify(const py::object& path, const py::object& report) {
+py::dict verify(const py::object& path, const py::object& report, std::uint64_t bytes_per_s_max) {
   disk::VerifyProgress progress;
   if (!report.is_none()) {
     // Called from this very thread, which holds the GIL again meanwhile.
@@ -148,8 +153,9 @@ py::dict verify(const py::object& path, const py::object& report) {
       report(num_done, num_blocks);
     };
   }
-  const auto verified = on_directory(
-      path, [&](Directory& directory) { return disk::verify_directory(directory, progress); });
+  const auto verified = on_directory(path, [&](Directory& directory) {
+    return disk::verify_directory(directory, progress, bytes_per_s_max);
+  });
   py::dict fields;
   fields["is_clean"] = verified.is_clean;
   fields["blocks"] = verified.num_blocks;
@@ -213,9 +219,10 @@ void bind_tools(py::module_& module) {
   module.def("checksum_path_name", &checksum_path_name);
   module.def("choose_num_io_threads", [] { return choose_num_io_threads(usable_cpus()); });
   module.def("probe_numa", &probe_numa_dict);
-  module.def("inspect_directory", &inspect, py::arg("path"));
+  module.def("inspect_directory", &inspect, py::arg("path"), py::arg("chains") = false);
   module.def("read_live_file", &read_live, py::arg("path"));
-  module.def("verify_directory", &verify, py::arg("path"), py::arg("report"));
+  module.def("verify_directory", &verify, py::arg("path"), py::arg("report"),
+             py::arg("bytes_per_s_max") = 0);
   module.def("probe_directory", &probe, py::arg("path"), py::arg("probe_bytes"));
   module.def(
       "list_own_files",

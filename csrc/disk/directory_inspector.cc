@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "base/checksum.h"
+#include "disk/chain_lengths.h"
+#include "disk/pacer.h"
 #include "disk/segment_file.h"
 #include "disk/store_directory.h"
 #include "format/namespace_table.h"
@@ -111,7 +113,10 @@ Result<std::vector<NamespaceContents>> read_namespaces(Directory& directory,
   }
   std::vector<NamespaceContents> namespaces;
   for (format::NamespaceRecord& record : newest.records) {
-    namespaces.push_back({record.namespace_index, record.id, std::move(record.description), 0, 0});
+    NamespaceContents& added = namespaces.emplace_back();
+    added.namespace_index = record.namespace_index;
+    added.id = record.id;
+    added.description = std::move(record.description);
   }
   return namespaces;
 }
@@ -287,24 +292,36 @@ bool is_own_file(const std::string& name) {
 
 }  // namespace
 
-Result<DirectoryContents> inspect_directory(Directory& directory) {
+Result<DirectoryContents> inspect_directory(Directory& directory, InspectDepth depth) {
   auto contents = read_tables(directory);
   if (!contents.is_ok()) return contents;
   std::unordered_map<std::uint32_t, NamespaceContents*> owners;
   for (NamespaceContents& it : contents.value().namespaces) owners[it.namespace_index] = &it;
-  Status status = scan_segments(directory, contents.value(),
-                                [&](const std::string&, std::uint32_t, format::SlotEntry& entry) {
-                                  const auto owner = owners.find(entry.namespace_index);
-                                  if (owner == owners.end()) return;
-                                  owner->second->num_blocks += 1;
-                                  owner->second->num_pinned += entry.pin_count > 0 ? 1 : 0;
-                                  owner->second->payload_bytes += entry.length_bytes;
-                                });
+  ChainLengths chains;
+  Status status =
+      scan_segments(directory, contents.value(),
+                    [&](const std::string& segment, std::uint32_t, format::SlotEntry& entry) {
+                      const auto owner = owners.find(entry.namespace_index);
+                      if (owner == owners.end()) return;
+                      NamespaceContents& space = *owner->second;
+                      space.num_blocks += 1;
+                      space.num_pinned += entry.pin_count > 0 ? 1 : 0;
+                      space.num_chains += entry.is_root ? 1 : 0;
+                      space.payload_bytes += entry.length_bytes;
+                      if (space.segments.empty() || space.segments.back() != segment) {
+                        space.segments.push_back(segment);
+                      }
+                      if (depth == InspectDepth::kChains) chains.add(entry);
+                    });
   if (!status.is_ok()) return status;
+  for (const auto& [namespace_index, num_blocks] : chains.longest()) {
+    owners[namespace_index]->chain_blocks_max = num_blocks;
+  }
   return contents;
 }
 
-Result<VerifyReport> verify_directory(Directory& directory, const VerifyProgress& progress) {
+Result<VerifyReport> verify_directory(Directory& directory, const VerifyProgress& progress,
+                                      std::uint64_t bytes_per_s_max) {
   auto contents = read_tables(directory);  // Before the lock, which would make its file.
   if (!contents.is_ok()) return contents.status();
   Status status = take_lock(directory);
@@ -325,11 +342,13 @@ Result<VerifyReport> verify_directory(Directory& directory, const VerifyProgress
     report.num_damaged_entries += it.num_damaged;
   }
   BlockVerifier verifier(directory, contents.value(), report);
+  Pacer pacer(bytes_per_s_max);
   for (const FoundEntry& entry : found) {
     if (progress && report.num_blocks % kProgressBlocks == 0) {
       progress(report.num_blocks, found.size());
     }
     verifier.verify(entry);
+    pacer.keep(report.payload_bytes);
   }
   if (progress) progress(report.num_blocks, found.size());
   return report;

@@ -20,7 +20,13 @@ struct NamespaceContents {
   std::uint64_t num_blocks = 0;
   std::uint64_t num_pinned = 0;  // Of those.
   std::uint64_t payload_bytes = 0;
+  std::uint64_t num_chains = 0;  // Blocks without a parent.
+  std::uint64_t chain_blocks_max =
+      0;                              // In the longest line from such a block on; 0: not asked for.
+  std::vector<std::string> segments;  // That hold any of its blocks.
 };
+
+enum class InspectDepth : std::uint8_t { kCounts, kChains };
 
 struct SegmentContents {
   std::string name;
@@ -45,7 +51,8 @@ struct DirectoryContents {
 /// Takes no lock: beside a running store the answer may mix two instants.
 /// Returns kNotFound (no store there), kUnsupported (a store of another version), kCorrupt,
 /// kIoError.
-Result<DirectoryContents> inspect_directory(Directory& directory);
+Result<DirectoryContents> inspect_directory(Directory& directory,
+                                            InspectDepth depth = InspectDepth::kCounts);
 
 struct DamagedBlock {
   std::string segment;
@@ -72,9 +79,11 @@ inline constexpr std::size_t kDamagedBlocksMax = 10'000;
 /// Called with blocks done and all blocks, now and then, from the calling thread.
 using VerifyProgress = std::function<void(std::uint64_t num_done, std::uint64_t num_blocks)>;
 
-/// Reads every committed block and checks it. Holds the lock meanwhile: kBusy (the holder's text).
+/// Reads every committed block and checks it, no more than `bytes_per_s_max` (0: as fast as it
+/// goes). Holds the lock meanwhile: kBusy (the holder's text).
 /// Else as inspect_directory.
-Result<VerifyReport> verify_directory(Directory& directory, const VerifyProgress& progress);
+Result<VerifyReport> verify_directory(Directory& directory, const VerifyProgress& progress,
+                                      std::uint64_t bytes_per_s_max = 0);
 
 struct OwnFile {
   std::string name;

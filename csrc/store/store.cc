@@ -150,6 +150,9 @@ Status Store::prefetch(std::uint32_t namespace_index, std::span<const BlockKey> 
 Result<std::uint64_t> Store::erase(std::uint32_t namespace_index, std::span<const BlockKey> keys){
     KVTIER_STORE_CALL(impl_->erase(namespace_index, keys))}
 
+Result<std::uint64_t> Store::erase_where(const EraseFilter& filter){
+    KVTIER_STORE_CALL(impl_->erase_where(filter))}
+
 Result<FlushResult> Store::flush(TimeNs timeout_ns){KVTIER_STORE_CALL(impl_->flush(timeout_ns))}
 
 Result<Store::ClearResults> Store::clear(bool is_host, bool is_disk){

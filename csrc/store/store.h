@@ -112,6 +112,12 @@ struct FlushResult {
   std::uint64_t not_kept_blocks = 0;
 };
 
+/// Which blocks: of a namespace, if one is named; on disk in these segments, if any are named.
+struct EraseFilter {
+  std::optional<NamespaceId> namespace_id;
+  std::vector<std::uint32_t> segment_ids;
+};
+
 struct ClearResult {
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
@@ -197,6 +203,9 @@ class Store {
   /// Number of entries removed, descendants included; leased blocks and their ancestors stay.
   /// Pins do not keep a block from it. Durable when it returns ok.
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+  /// Removes all blocks that the filter means, with their descendants, as erase does; then gives
+  /// the disk's space back.
+  Result<std::uint64_t> erase_where(const EraseFilter& filter);
 
   Result<FlushResult> flush(TimeNs timeout_ns);
   struct ClearResults {

@@ -86,6 +86,7 @@ class Store::Impl {
   Result<std::vector<std::shared_ptr<Job>>> poll_jobs();
   Result<int> job_event_fd();
   Result<std::uint64_t> erase(std::uint32_t namespace_index, std::span<const BlockKey> keys);
+  Result<std::uint64_t> erase_where(const EraseFilter& filter);
   Result<FlushResult> flush(TimeNs timeout_ns);
   Result<ClearResults> clear(bool is_host, bool is_disk);
   StoreStats stats();
@@ -305,7 +306,10 @@ class Store::Impl {
   // Maintenance (store_maintain.cc).
   Status make_removals_durable(Locked& locked, TimeNs deadline_ns);
   Status commit_and_sync(Locked& locked, TimeNs deadline_ns);
+  // Erasing (store_erase.cc).
+  std::uint64_t erase_family(std::uint32_t namespace_index, const BlockKey& key);
   std::uint64_t erase_unprotected(const std::vector<EntryIndex>& members);
+  bool is_meant(const store::BlockEntry& block, const EraseFilter& filter) const;
   void drop_tier_copies(store::TierId tier, ClearResult& result);
   bool can_stand_without(EntryIndex entry, store::TierId tier) const;
   StoreStats collect_stats();

@@ -1,4 +1,4 @@
-// erase, clear, flush and stats of a store. Thread-safe.
+// clear, flush and stats of a store. Thread-safe.
 #include <algorithm>
 
 #include "store/store_impl.h"
@@ -46,52 +46,6 @@ Status Store::Impl::commit_and_sync(Locked& locked, TimeNs deadline_ns) {
   if (is_done) return Status::ok();
   if (commits.num_failures() != num_failures) return commits.last_failure();
   return Status(StatusCode::kTimeout, "the disk did not finish in time");
-}
-
-Result<std::uint64_t> Store::Impl::erase(std::uint32_t namespace_index,
-                                         std::span<const BlockKey> keys) {
-  Locked locked(*this);
-  if (Status open = check_open(); !open.is_ok()) return open;
-  if (auto known = find_namespace(namespace_index); !known.is_ok()) return known.status();
-  if (is_failed_) return std::uint64_t{0};
-  const TimeNs now_ns = seams_.clock->now_ns();
-  leases_.expire(now_ns);
-  std::uint64_t num_erased = 0;
-  for (const BlockKey& key : keys) {
-    const EntryIndex root = index_.find(namespace_index, key);
-    // What goes at somebody's wish leaves no trace: neither here nor in the next uses file.
-    history_.forget(store::key_tag_of(namespace_index, key));
-    if (root == kNoEntry) continue;
-    const auto members = index_.family(root);
-    bool is_protected = false;
-    for (const EntryIndex member : members) {
-      const store::BlockEntry& block = index_.at(member);
-      history_.forget(store::key_tag_of(namespace_index, block.key));
-      is_protected |= block.num_leases[0] > 0 || block.num_leases[1] > 0;
-    }
-    // A leased descendant needs its ancestors; what hangs beside it may go.
-    num_erased += is_protected ? erase_unprotected(members) : life_.remove_family(root);
-  }
-  changed();
-  if (disk_ && !keys.empty()) {
-    // Also when nothing was found: an evicted block's old commit may still lie in its table.
-    Status durable = make_removals_durable(locked, now_ns + options_.default_timeout_ns);
-    if (!durable.is_ok()) return durable;
-  }
-  return num_erased;
-}
-
-/// Removes of a family what is neither leased nor an ancestor of something leased.
-std::uint64_t Store::Impl::erase_unprotected(const std::vector<EntryIndex>& members) {
-  std::uint64_t num_erased = 0;
-  // Children come after their parents in `members`, so going backwards each parent is looked at
-  // when its removable children are gone.
-  for (auto member = members.rbegin(); member != members.rend(); ++member) {
-    const store::BlockEntry& block = index_.at(*member);
-    if (block.num_leases[0] > 0 || block.num_leases[1] > 0 || block.has_children()) continue;
-    num_erased += life_.remove_family(*member);
-  }
-  return num_erased;
 }
 
 Result<Store::ClearResults> Store::Impl::clear(bool is_host, bool is_disk) {

@@ -108,6 +108,9 @@ def _add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         description="Reads every committed block and checks it. Exit 1: something is corrupt.",
     )
     parser.add_argument("path", metavar="PATH")
+    parser.add_argument(
+        "--rate", metavar="N", help="bytes a second to read at most, such as 200MB (default: all)"
+    )
     _finish(parser, _run_verify)
 
 
@@ -115,9 +118,20 @@ def _add_wipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser = commands.add_parser(
         "wipe",
         help="remove a store's files",
-        description="Removes kvtier's own files of all format versions, and nothing else.",
+        description="Removes kvtier's own files of all format versions, and nothing else; or of a "
+        "store that is not in use the blocks that are named, and with them those that continue them.",
     )
     parser.add_argument("path", metavar="PATH")
+    parser.add_argument(
+        "--namespace", metavar="ID", help="only blocks of this namespace (`kvtier inspect` has ids)"
+    )
+    parser.add_argument("--salt", metavar="TEXT", help="only blocks of this tenant")
+    parser.add_argument("--model", metavar="NAME", help="only blocks of this model")
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        help="only segments that nothing was written to for so long, such as 12h or 30d",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     _finish(parser, _run_wipe)
@@ -228,14 +242,21 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
 def _run_verify(arguments: argparse.Namespace) -> int:
     from kvtier.cli.verify import run_verify
 
-    return run_verify(arguments.path, is_json=arguments.json)
+    return run_verify(arguments.path, rate_max=arguments.rate, is_json=arguments.json)
 
 
 def _run_wipe(arguments: argparse.Namespace) -> int:
     from kvtier.cli.wipe import run_wipe
+    from kvtier.cli.wipe_choice import WipeChoice
 
     return run_wipe(
         arguments.path,
+        WipeChoice.parse(
+            namespace_id=arguments.namespace,
+            salt=arguments.salt,
+            model=arguments.model,
+            older_than=arguments.older_than,
+        ),
         is_confirmed=arguments.yes,
         is_dry_run=arguments.dry_run,
         is_json=arguments.json,

@@ -9,15 +9,18 @@ from collections.abc import Callable
 from kvtier import _core
 from kvtier.cli.main import EXIT_FOUND, EXIT_GOOD
 from kvtier.store_folder import require_folder
-from kvtier.units import format_bytes
+from kvtier.units import format_bytes, parse_bytes
 
 _LINES_MAX = 20
 
 
-def run_verify(path: str, *, is_json: bool) -> int:
+def run_verify(path: str, *, rate_max: str | None = None, is_json: bool) -> int:
     """Prints what was checked and what failed; returns 1 when anything is corrupt."""
+    bytes_per_s_max = 0 if rate_max is None else parse_bytes(rate_max, "--rate")
     is_shown = not is_json and sys.stderr.isatty()
-    report = _core.verify_directory(require_folder(path), _progress_line() if is_shown else None)
+    report = _core.verify_directory(
+        require_folder(path), _progress_line() if is_shown else None, bytes_per_s_max
+    )
     if is_shown:
         print("\r\x1b[K", end="", file=sys.stderr)
     num_bad = report["num_corrupt"] + report["damaged_entries"] + report["unreadable"]

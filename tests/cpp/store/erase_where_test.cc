@@ -1,0 +1,82 @@
+// Erasing by namespace and by place: whole families, durably, with the space given back.
+#include "store_world.h"
+
+using namespace kvtier;
+using namespace kvtier::testing;
+
+namespace {
+
+constexpr std::size_t kBlockBytes = 16'000;
+
+NamespaceId id_of(std::uint64_t number) {
+  return key_of(0x1000000 + number * 1000003 + kBlockBytes);
+}
+
+}  // namespace
+
+TEST_CASE("one namespace's blocks go for good, in host and on disk, and others stay") {
+  StoreWorld world;
+  REQUIRE(world.open().is_ok());
+  const auto one = world.add_namespace(kBlockBytes, 1);
+  const auto two = world.add_namespace(kBlockBytes, 2);
+  world.put(one, 0, 20, kBlockBytes);
+  world.put(two, 0, 20, kBlockBytes);
+  world.flush();
+  CHECK(world.store->erase_where({id_of(1), {}}).value() == 20);
+  CHECK(count_done(world.get(one, 0, 20, kBlockBytes)) == 0);
+  CHECK(count_done(world.get(two, 0, 20, kBlockBytes)) == 20);
+  CHECK(world.store->erase_where({id_of(7), {}}).value() == 0);
+  world.check_consistency();
+  REQUIRE(world.crash_and_open(false).is_ok());
+  CHECK(count_done(world.get(world.add_namespace(kBlockBytes, 1), 0, 20, kBlockBytes)) == 0);
+  CHECK(count_done(world.get(world.add_namespace(kBlockBytes, 2), 0, 20, kBlockBytes)) == 20);
+  world.check_consistency();
+}
+
+TEST_CASE("a namespace that nobody has asked for since the open can be erased too") {
+  StoreWorld world;
+  REQUIRE(world.open().is_ok());
+  world.put(world.add_namespace(kBlockBytes, 1), 0, 20, kBlockBytes);
+  world.flush();
+  REQUIRE(world.restart().is_ok());
+  CHECK(world.store->erase_where({id_of(1), {}}).value() == 20);
+  CHECK(world.store->stats().disk.blocks == 0);
+  REQUIRE(world.restart().is_ok());
+  CHECK(world.store->stats().recovered_blocks == 0);
+}
+
+TEST_CASE("what is leased stays with its ancestors, and what continues it goes") {
+  StoreWorld world;
+  REQUIRE(world.open().is_ok());
+  const auto one = world.add_namespace(kBlockBytes, 1);
+  world.put(one, 0, 10, kBlockBytes);
+  world.flush();
+  const auto keys = keys_of(0, 4);
+  const auto lease = world.store->lease(one, keys, true, 60 * kNsPerS);
+  CHECK(world.store->erase_where({id_of(1), {}}).value() == 6);
+  CHECK(count_done(world.get(one, 0, 10, kBlockBytes)) == 4);
+  CHECK(world.store->release(lease.value().lease_id));
+  CHECK(world.store->erase_where({{}, {}}).value() == 4);
+  world.check_consistency();
+}
+
+TEST_CASE("blocks of a segment go with their descendants, and its file with them") {
+  StoreWorld world;
+  REQUIRE(world.open().is_ok());
+  const auto one = world.add_namespace(kBlockBytes, 1);
+  // 2 MiB a segment.
+  for (std::uint64_t i = 0; i < 400; i += 20) world.put(one, i, 20, kBlockBytes);
+  world.flush();
+  const std::uint64_t blocks_before = world.store->stats().disk.blocks;
+  REQUIRE(blocks_before == 400);
+  const std::uint64_t num_erased = world.store->erase_where({{}, {1, 2}}).value();
+  CHECK(num_erased > 0);
+  CHECK(num_erased < blocks_before);
+  auto directory = world.disk->make_directory();
+  CHECK_FALSE(directory->stat_file("segment-00000001.kvtier").is_ok());
+  CHECK_FALSE(directory->stat_file("segment-00000002.kvtier").is_ok());
+  CHECK(directory->stat_file("segment-00000003.kvtier").is_ok());
+  CHECK(count_done(world.get(one, 0, 400, kBlockBytes, false)) == 400 - num_erased);
+  CHECK(world.store->erase_where({{}, {1, 99}}).value() == 0);
+  world.check_consistency();
+}
