@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvtier.config import AUTO, DEFAULTS, Config
+from kvtier.config import DEFAULTS, Config
+from kvtier.setting_parsers import AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
