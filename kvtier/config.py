@@ -20,6 +20,7 @@ from kvtier.setting_parsers import (
     make_size,
     make_whole,
     parse_boolean,
+    parse_host,
     parse_numa,
     parse_path,
 )
@@ -241,6 +242,26 @@ class Config:
             range_text="true, false",
             meaning="saves from a GPU use few kernels, which hold up those of a busy engine",
             price="slower saves: the copy engine carries them, one piece of a block at a time",
+        ),
+    )
+    metrics_port: int = field(
+        default=0,
+        metadata=_setting(
+            make_whole(0, 65_535),
+            unit="port",
+            range_text="0 to 65,535; 0: none",
+            meaning="port where Prometheus may scrape this store while it is open",
+            price="on: one more thread, and whoever reaches the port may read the figures",
+        ),
+    )
+    metrics_host: str = field(
+        default="127.0.0.1",
+        metadata=_setting(
+            parse_host,
+            unit="address",
+            range_text="an address or a name of this machine",
+            meaning="where metrics_port is opened",
+            price="0.0.0.0: every machine that reaches this one may read the figures",
         ),
     )
     stall_s: float = field(

@@ -92,6 +92,14 @@ def make_choice(*choices: str) -> Parser:
     return parse
 
 
+def parse_host(value: object, name: str) -> str:
+    """Returns an address or a host's name; whether there is such a one shows when it is used."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not text or not text.isascii() or any(it.isspace() or it in "/@" for it in text):
+        raise ConfigError(f"{name}: expected an address such as 127.0.0.1, got {show(value)}")
+    return text
+
+
 def parse_numa(value: object, name: str) -> str:
     """Returns "auto", "off", "interleave", or nodes such as "0-1,3", which may not be there."""
     # YAML reads off as a boolean, and a single node as a number.

@@ -46,6 +46,13 @@ USELESS: Final = (
         text="shared_arena has no effect: there is no host tier",
     ),
     SettingRule(
+        names=("metrics_host", "metrics_port"),
+        is_met=lambda config: (
+            config.metrics_host != DEFAULTS["metrics_host"] and config.metrics_port == 0
+        ),
+        text="metrics_host has no effect: metrics_port is 0, so that no port is opened",
+    ),
+    SettingRule(
         names=("unified", "shared_arena"),
         is_met=lambda config: config.unified == "on" and config.shared_arena,
         text="unified has no effect: shared_arena needs the host tier",

@@ -87,7 +87,7 @@ make_environment() {
   mapfile -t requirements < <(sed -n 's/^requires = //p' pyproject.toml | grep -o '"[^"]*"' | tr -d '"')
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "${requirements[@]}"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    --no-build-isolation -e '.[test,dev,plot]'
+    --no-build-isolation -e '.[test,dev,plot,metrics]'
 }
 
 install_packages
