@@ -24,35 +24,39 @@ INTRODUCTION = """\
 
 <!-- Written by tools/make_metrics_doc.py from the code; change the code and run it again. -->
 
-Everything that `stats()` counts, for Prometheus. Needs the extra `metrics`: `pip install 'kvtier[metrics]'`. No port is
-opened unless you ask for one.
+Everything that `stats()` counts, for Prometheus. Needs the extra `metrics`: `pip install
+'kvtier[metrics]'`. No port is opened unless you ask for one.
 
 | you want | do |
 |---|---|
 | figures of stores in other processes | `kvtier metrics PATH [PATH ...] --port 9477` beside them |
 | the process itself to answer | setting `metrics_port: 9477`; ends with the store |
-| them in your application's own endpoint | `kvtier.metrics.register(store)`, or a `kvtier.Monitor` in its place |
-| a file for node_exporter's textfile collector | `kvtier metrics PATH --once > kvtier.prom.new && mv kvtier.prom.new kvtier.prom` |
+| them in your application's endpoint | `kvtier.metrics.register(store)`, or of a `kvtier.Monitor` |
+| a file for node_exporter | `kvtier metrics PATH --once` into a new file, then renamed |
 | them under vLLM | see [vllm.md](vllm.md#metrics) |
 
-A dashboard, alerts and an example of Prometheus' configuration: [observability](observability/README.md).
+A dashboard, alerts and an example of Prometheus' configuration:
+[observability](observability/README.md).
 
-- `kvtier metrics` reads the small file that a running store keeps in its folder: no lock, and no word to the store. A store
-  without a folder can only be shown by its own process. Figures are at most a quarter of a second old under load.
-- It runs as the store's user or as root, since the folder is closed to others. Several stores may be named, also some that
-  are not there yet: those have `kvtier_up 0`. `--once` then exits with 1.
-- Both ports answer on 127.0.0.1 unless `metrics_host` or `--host` says otherwise. There is no password and no encryption:
-  open them to a network that you trust. The figures hold no prompts and no keys, but folders' names.
+- `kvtier metrics` reads the small file that a running store keeps in its folder: no lock, and no
+  word to the store. A store without a folder can only be shown by its own process. Figures are at
+  most a quarter of a second old under load.
+- It runs as the store's user or as root, since the folder is closed to others. Several stores may
+  be named, also some that are not there yet: those have `kvtier_up 0`. `--once` then exits with 1.
+- Both ports answer on 127.0.0.1 unless `metrics_host` or `--host` says otherwise. There is no
+  password and no encryption: open them to a network that you trust. The figures hold no prompts and
+  no keys, but folders' names.
 - Counters begin at 0 when a store is opened; use `rate` and `increase`, which know that.
 - A store that is down has no series but `kvtier_up`; a tier that is not configured has none.
 
 ## Names and labels
 
-A name is the field's in `stats()` with `kvtier_` before it (of `stats()["jobs"]` `kvtier_jobs_`), `_total` behind it
-where it counts, and `_s` written out. vLLM's own endpoint has some of them as `vllm:kvtier_…`, with the same words.
+A name is the field's in `stats()` with `kvtier_` before it (of `stats()["jobs"]` `kvtier_jobs_`),
+`_total` behind it where it counts, and `_s` written out. vLLM's own endpoint has some of them as
+`vllm:kvtier_…`, with the same words.
 
-Every series has the label `path`, the store's folder, but of a store without one; and the labels that you give to
-`register(labels={"model": "..."})`. By metric there are:
+Every series has the label `path`, the store's folder, but of a store without one; and the labels
+that you give to `register(labels={"model": "..."})`. By metric there are:
 
 | label | values |
 |---|---|
@@ -62,14 +66,16 @@ Every series has the label `path`, the store's folder, but of a store without on
 | `io`, `direct` | words of `stats()["tiers"][tier]["mode"]` |
 | `version` | of kvtier |
 
-The hit rate of a tier, and the 99th percentile of gets:
+The share of blocks asked for that each tier delivered, and the 99th percentile of gets:
 
 ```
-sum by (tier) (rate(kvtier_hits_total[5m])) / ignoring(tier) group_left sum(rate(kvtier_get_blocks_total[5m]))
+sum by (tier) (rate(kvtier_hits_total[5m])) / scalar(sum(rate(kvtier_get_blocks_total[5m])))
 histogram_quantile(0.99, sum by (le) (rate(kvtier_latency_seconds_bucket{kind="get"}[5m])))
 ```
 
-A quantile is exact to a factor of two: buckets are powers of two from 1 µs on.
+A caller that looks first asks only for what is there, and then the first of these is always 1:
+divide by `kvtier_lookup_blocks_total` where that grows faster, as the dashboard does. A quantile is
+exact to a factor of two: buckets are powers of two from 1 µs on.
 """
 
 SECTIONS = (
