@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -293,7 +294,7 @@ def open_store(
         endpoint = _bind_metrics(config)
         if endpoint is not None:
             undo.callback(endpoint.close)
-        core_store = _core.Store(options, log_core_line)
+        core_store = _core.Store(options, partial(log_core_line, path=options.get("path")))
         undo.pop_all()
     logger.info("opened: %s", _effective_text(effective))
     store = BlockStore(core_store, effective)
