@@ -74,7 +74,8 @@ def _read_safely(read: ReadStore, labels: Mapping[str, str]) -> Reading | None:
         return None
     except Exception as error:
         # One store's trouble must not hide the others.
-        warn_once(("metrics", str(error)), f"no metrics of {show(dict(labels))}: {error}")
+        topic = ("metrics", str(sorted(labels.items())), type(error).__name__)
+        warn_once(topic, f"no metrics of {show(dict(labels))}: {error}")
         return None
 
 

@@ -1,6 +1,9 @@
 """The table of metrics: names after Prometheus' rules, and every number of stats() has a place."""
 
+import ast
 import re
+
+from child_process import ROOT
 
 import kvtier
 from kvtier.metrics import METRICS, MetricType
@@ -53,3 +56,23 @@ def test_every_number_of_stats_is_a_metric_or_left_out_on_purpose() -> None:
     kinds = {"puts", "gets", "loads", "saves"}
     assert set(jobs) - JOBS_LEFT_OUT - kinds == fields[Scope.JOBS]
     assert set(tiers["host"]) - TIERS_LEFT_OUT - {"mode", "health"} == fields[Scope.TIER]
+
+
+def test_vllm_has_the_same_words_for_the_same_things() -> None:
+    source = (ROOT / "kvtier/adapters/vllm/store_metrics.py").read_text(encoding="utf-8")
+    tables = {
+        node.target.id: ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.value, ast.Dict)
+    }
+    assert set(tables) == {"_COUNTERS", "_GAUGES"}
+    types = {it.field: it.type for it in METRICS if it.labels[:1] == ("tier",)}
+    for name, kind in (("_COUNTERS", MetricType.COUNTER), ("_GAUGES", MetricType.GAUGE)):
+        assert tables[name]
+        for field in tables[name]:
+            assert types[field] is kind, field
+    # The one that is made of the tier's health.
+    assert '_IS_HEALTHY: Final = "is_healthy"' in source
+    assert types["is_healthy"] is MetricType.GAUGE
