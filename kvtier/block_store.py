@@ -247,12 +247,13 @@ class BlockStore:
         return f"BlockStore(path={show(path)}, is_closed={self._core_store.is_closed()})"
 
     def _call_at_close(self, call: Callable[[], None]) -> None:
-        """`call` must not raise, and may not need the store."""
+        """`call` must not raise, may not need the store, and may be made twice."""
         self._close_calls.append(call)
 
     def _make_close_calls(self) -> None:
-        while self._close_calls:
-            self._close_calls.pop()()
+        calls, self._close_calls = self._close_calls, []
+        for call in calls:
+            call()
 
     def _serve_metrics(self, endpoint: MetricsEndpoint) -> None:
         """Takes over an endpoint that is bound, and starts it."""

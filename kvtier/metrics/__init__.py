@@ -35,7 +35,7 @@ def register(
     Returns what has unregister(); closing a store does it too. A monitor's store may close, die and
     come again: kvtier_up says so. A scrape never fails because of a store.
     Raises UsageError (labels that do not do, or that another store here has), UnsupportedError
-    (prometheus-client is not installed).
+    (prometheus-client is not installed), ClosedError.
     """
     require_client()
     from kvtier.metrics.registration import register_source

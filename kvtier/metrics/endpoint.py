@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 CLIENT_TIMEOUT_S: Final = 2.0
 """How long one that sends or takes nothing holds up others."""
 _END_WAIT_S: Final = 0.5
+_SHORTAGE_WAIT_S: Final = 1.0
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class _Server(socketserver.TCPServer):
@@ -33,7 +36,18 @@ class _Server(socketserver.TCPServer):
 
     def __init__(self, family: int, address: tuple[str, int], registry: CollectorRegistry) -> None:
         self.address_family = family
+        self.is_short_of_descriptors = False
         super().__init__(address, _Handler.factory(registry))
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """Takes a connection, and notes whether the process can have no more of them."""
+        try:
+            taken: tuple[socket.socket, object] = super().get_request()
+        except OSError as error:
+            self.is_short_of_descriptors = error.errno in _SHORTAGES
+            raise
+        self.is_short_of_descriptors = False
+        return taken
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is not this program's trouble."""
@@ -62,7 +76,7 @@ class MetricsEndpoint:
         self._wake_source, self._wake_target = os.pipe()
         self._thread: threading.Thread | None = None
         self._mutex = threading.Lock()
-        self._is_closed = False
+        self._ended = threading.Event()
 
     @property
     def url(self) -> str:
@@ -91,13 +105,16 @@ class MetricsEndpoint:
                 if self._wake_source in ready:
                     return
                 self._server.handle_request()
+                if self._server.is_short_of_descriptors:
+                    # The connection waits on and would wake this loop at once, again and again.
+                    self._ended.wait(_SHORTAGE_WAIT_S)
 
     def close(self) -> None:
         """Gives the port back. May be called again. A client in the middle may lose its answer."""
         with self._mutex:
-            if self._is_closed:
+            if self._ended.is_set():
                 return
-            self._is_closed = True
+            self._ended.set()
         os.write(self._wake_target, b"x")
         thread = self._thread
         # A store that nobody kept may be closed by this very thread.
@@ -110,7 +127,8 @@ class MetricsEndpoint:
 
     def abandon_after_fork(self) -> None:
         """In a forked child: closes the descriptors, or the port would stay taken. No lock."""
-        self._is_closed = True
+        if self._ended.is_set():
+            return  # They are closed, and their numbers may be others' by now.
         self._server.socket.close()
         for descriptor in (self._wake_source, self._wake_target):
             os.close(descriptor)

@@ -3,9 +3,11 @@
 import errno
 import gc
 import socket
+import socketserver
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from child_process import run_well
@@ -72,10 +74,13 @@ def test_a_port_in_use_is_named_and_opens_no_store(open_store: OpenStore) -> Non
             open_store(metrics_port=port)
 
 
-def test_a_store_that_does_not_open_gives_the_port_back(open_store: OpenStore) -> None:
+def test_a_store_that_does_not_open_gives_the_port_back(
+    open_store: OpenStore, disk_folder: Path
+) -> None:
     port = find_free_port()
-    with pytest.raises(kvtier.KvtierError):
-        open_store("/proc/nothing", metrics_port=port)
+    open_store(disk_folder / "store")
+    with pytest.raises(kvtier.StoreBusyError):
+        open_store(disk_folder / "store", metrics_port=port)
     assert is_refused(port)
 
 
@@ -116,6 +121,28 @@ def test_a_client_that_says_nothing_holds_others_up_for_seconds_only() -> None:
     endpoint.close()
     assert is_refused(port)
     assert CLIENT_TIMEOUT_S < 5
+
+
+def test_a_process_without_descriptors_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = socketserver.TCPServer.get_request
+    num_failures = 0
+
+    def take_later(server: socketserver.TCPServer) -> object:
+        nonlocal num_failures
+        if num_failures == 0:
+            num_failures += 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return take(server)
+
+    monkeypatch.setattr(socketserver.TCPServer, "get_request", take_later)
+    endpoint = MetricsEndpoint("127.0.0.1", 0, named="--port")
+    waits: list[float] = []
+    wait = endpoint._ended.wait
+    monkeypatch.setattr(endpoint._ended, "wait", lambda s: waits.append(s) or wait(0))
+    endpoint.start()
+    assert scrape(int(endpoint.url.split(":")[-1].split("/")[0])) == ""
+    assert (num_failures, len(waits)) == (1, 1)
+    endpoint.close()
 
 
 def test_an_endpoint_that_never_answered_closes() -> None:
