@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvtier import _core, open_stores
 from kvtier.arena_view import ArenaHandle
@@ -30,6 +32,9 @@ from kvtier.store_warnings import list_warnings
 from kvtier.transfer_settings import TransferSettings
 from kvtier.units import show
 
+if TYPE_CHECKING:
+    from kvtier.metrics.endpoint import MetricsEndpoint
+
 CLOSE_TIMEOUT_S: Final = 5.0
 _TIERS: Final = ("host", "disk")
 # Often enough for a view that is renewed once a second; each time costs some 50 us of a thread.
@@ -50,6 +55,9 @@ class BlockStore:
         self._default_timeout_s = default_timeout_s
         self._transfer_settings = TransferSettings.of_store(effective)
         self._jobs = JobTable()
+        # What shows this store elsewhere and has to end with it.
+        self._close_calls: list[Callable[[], None]] = []
+        self._endpoint: MetricsEndpoint | None = None
         open_stores.register(self)
 
     def namespace(
@@ -222,6 +230,7 @@ class BlockStore:
         """Writes the backlog until the deadline, drops the rest. May be called again."""
         seconds = check_seconds(timeout_s, "timeout_s")
         open_stores.unregister(self)
+        self._make_close_calls()
         if not self._core_store.is_closed():
             self._core_store.close(seconds)
 
@@ -238,14 +247,35 @@ class BlockStore:
 
     def __del__(self) -> None:
         # A store that was dropped closes as at exit. Missing when the constructor failed.
-        if hasattr(self, "_default_timeout_s") and not self._core_store.is_closed():
+        if hasattr(self, "_endpoint") and not self._core_store.is_closed():
+            self._make_close_calls()
             self._core_store.close(open_stores.EXIT_CLOSE_S)
 
     def __repr__(self) -> str:
         path = self._effective["path"]["value"]
         return f"BlockStore(path={show(path)}, is_closed={self._core_store.is_closed()})"
 
+    def _call_at_close(self, call: Callable[[], None]) -> None:
+        """`call` must not raise, may not need the store, and may be made twice."""
+        self._close_calls.append(call)
+
+    def _make_close_calls(self) -> None:
+        calls, self._close_calls = self._close_calls, []
+        for call in calls:
+            call()
+
+    def _serve_metrics(self, endpoint: MetricsEndpoint) -> None:
+        """Takes over an endpoint that is bound, and starts it."""
+        self._endpoint = endpoint
+        self._call_at_close(endpoint.close)
+        endpoint.show(self)
+        endpoint.start()
+
     def _abandon_after_fork(self) -> None:
+        # Their locks may be held by threads that this process does not have.
+        self._close_calls.clear()
+        if self._endpoint is not None:
+            self._endpoint.abandon_after_fork()
         self._core_store.abandon_after_fork()
 
 
@@ -269,9 +299,18 @@ def open_store(
     options = _core_options(config, capacity)
     if simulated_disk is not None:
         options["simulated_disk"] = simulated_disk
-    core_store = _core.Store(options, log_core_line)
+    with ExitStack() as undo:
+        # Bound first: a port in use must not cost the work of opening.
+        endpoint = _bind_metrics(config)
+        if endpoint is not None:
+            undo.callback(endpoint.close)
+        core_store = _core.Store(options, partial(log_core_line, path=options.get("path")))
+        undo.pop_all()
     logger.info("opened: %s", _effective_text(effective))
-    return BlockStore(core_store, effective)
+    store = BlockStore(core_store, effective)
+    if endpoint is not None:
+        store._serve_metrics(endpoint)
+    return store
 
 
 def find_capacity(settings: Settings) -> Capacity:
@@ -310,6 +349,17 @@ def describe_effective(settings: Settings, capacity: Capacity) -> dict[str, dict
         if name in capacity.notes:
             effective[name]["note"] = capacity.notes[name]
     return effective
+
+
+def _bind_metrics(config: Config) -> MetricsEndpoint | None:
+    if config.metrics_port == 0:
+        return None
+    from kvtier.metrics import require_client
+
+    require_client()
+    from kvtier.metrics.endpoint import MetricsEndpoint
+
+    return MetricsEndpoint(config.metrics_host, config.metrics_port, named="metrics_port")
 
 
 def _say_what_was_understood(settings: Settings, capacity: Capacity) -> None:

@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from kvtier.config import AUTO, Config
+from kvtier.config import Config
 from kvtier.errors import ConfigError
 from kvtier.machine import MemoryLimit
+from kvtier.setting_parsers import AUTO
 from kvtier.units import format_bytes
 
 HOST_SHARE_PERCENT: Final = 20

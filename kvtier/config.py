@@ -6,25 +6,32 @@ Frozen values; thread-safe.
 import dataclasses
 import difflib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from kvtier.errors import ConfigError
-from kvtier.units import MIB, TIB, parse_bytes, parse_seconds, parse_whole_number, show
-
-SettingValue: TypeAlias = int | float | bool | str | None
-AUTO: Final = "auto"
-_NUMA_NODES_MAX: Final = 1024
-
-_Parser: TypeAlias = Callable[[object, str], SettingValue]
+from kvtier.setting_parsers import (
+    AUTO,
+    Parser,
+    SettingValue,
+    make_choice,
+    make_seconds,
+    make_size,
+    make_whole,
+    parse_boolean,
+    parse_host,
+    parse_numa,
+    parse_path,
+)
+from kvtier.units import MIB, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What is to be known of one field of Config."""
 
-    parse: _Parser
+    parse: Parser
     unit: str
     range_text: str
     meaning: str
@@ -32,97 +39,8 @@ class Setting:
     """What gets worse when the value is raised (or switched on)."""
 
 
-def parse_boolean(value: object, name: str) -> bool:
-    """Returns a bool from one, or from "true", "on", "yes", "1" and their opposites."""
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower() if isinstance(value, (str, int)) else ""
-    if word in {"true", "on", "yes", "1"}:
-        return True
-    if word in {"false", "off", "no", "0"}:
-        return False
-    raise ConfigError(f"{name}: expected true or false, got {show(value)}")
-
-
-def parse_path(value: object, name: str) -> str | None:
-    """Returns a folder's path with "~" expanded; None and "" mean that there is none."""
-    if value is None or value == "":
-        return None
-    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
-    if not isinstance(text, str):
-        raise ConfigError(f"{name}: expected a path, got {show(value)} ({type(value).__name__})")
-    if "\0" in text:
-        raise ConfigError(f"{name}: a path cannot hold a NUL character: {show(text)}")
-    return os.path.expanduser(text)
-
-
-def _size(minimum_bytes: int, is_auto_allowed: bool = False) -> _Parser:
-    def parse(value: object, name: str) -> SettingValue:
-        if is_auto_allowed and isinstance(value, str) and value.strip().lower() == AUTO:
-            return AUTO
-        size_bytes = parse_bytes(value, name)
-        _check_range(size_bytes, minimum_bytes, 64 * TIB, name)
-        return size_bytes
-
-    return parse
-
-
-def _whole(minimum: int, maximum: int, is_auto_allowed: bool = False) -> _Parser:
-    def parse(value: object, name: str) -> SettingValue:
-        if is_auto_allowed and isinstance(value, str) and value.strip().lower() == AUTO:
-            return AUTO
-        text = value.strip() if isinstance(value, str) else ""
-        is_digits = text.isdecimal() and len(text) <= 20
-        number = parse_whole_number(int(text) if is_digits else value, name)
-        _check_range(number, minimum, maximum, name)
-        return number
-
-    return parse
-
-
-def _seconds(minimum_s: float, maximum_s: float) -> _Parser:
-    def parse(value: object, name: str) -> SettingValue:
-        seconds = parse_seconds(value, name)
-        _check_range(seconds, minimum_s, maximum_s, name)
-        return seconds
-
-    return parse
-
-
-def _choice(*choices: str) -> _Parser:
-    def parse(value: object, name: str) -> SettingValue:
-        # YAML reads on and off as booleans.
-        word = ("on" if value else "off") if isinstance(value, bool) else value
-        if isinstance(word, str) and word.strip().lower() in choices:
-            return word.strip().lower()
-        raise ConfigError(f"{name}: expected one of {', '.join(choices)}; got {show(value)}")
-
-    return parse
-
-
-def parse_numa(value: object, name: str) -> str:
-    """Returns "auto", "off", "interleave", or nodes such as "0-1,3", which may not be there."""
-    # YAML reads off as a boolean, and a single node as a number.
-    word = "off" if value is False else value
-    is_text = isinstance(word, str) or (isinstance(word, int) and not isinstance(word, bool))
-    text = "".join(str(word).lower().split()) if is_text else ""
-    if text in {AUTO, "off", "interleave"}:
-        return text
-    ranges = [it.partition("-") for it in text.split(",")]
-    if all(_is_node_range(first, last if dash else first) for first, dash, last in ranges):
-        return text
-    raise ConfigError(
-        f"{name}: expected auto, off, interleave, or nodes such as 0 or 0-1,3; got {show(value)}"
-    )
-
-
-def _is_node_range(first: str, last: str) -> bool:
-    is_digits = all(it.isascii() and it.isdecimal() and len(it) <= 4 for it in (first, last))
-    return is_digits and int(first) <= int(last) < _NUMA_NODES_MAX
-
-
 def _setting(
-    parse: _Parser, *, unit: str, range_text: str, meaning: str, price: str
+    parse: Parser, *, unit: str, range_text: str, meaning: str, price: str
 ) -> Mapping[str, Setting]:
     setting = Setting(parse=parse, unit=unit, range_text=range_text, meaning=meaning, price=price)
     return {"setting": setting}
@@ -148,7 +66,7 @@ class Config:
     host_bytes: int | str = field(
         default=AUTO,
         metadata=_setting(
-            _size(0, is_auto_allowed=True),
+            make_size(0, is_auto_allowed=True),
             unit="bytes",
             range_text='0 to 64 TiB, or "auto": 20 % of the memory limit',
             meaning="size of the host tier; 0: no host tier",
@@ -158,7 +76,7 @@ class Config:
     staging_bytes: int | str = field(
         default=64 * MIB,
         metadata=_setting(
-            _size(8192),
+            make_size(8192),
             unit="bytes",
             range_text="8 KiB to 64 TiB",
             meaning="where loads land that get no host slot; only with a disk tier",
@@ -168,7 +86,7 @@ class Config:
     disk_bytes: int | str = field(
         default=AUTO,
         metadata=_setting(
-            _size(0, is_auto_allowed=True),
+            make_size(0, is_auto_allowed=True),
             unit="bytes",
             range_text='1 to 64 TiB, or "auto": 80 % of own and free space',
             meaning="hard cap on what kvtier's files allocate in the folder",
@@ -178,7 +96,7 @@ class Config:
     io: str = field(
         default=AUTO,
         metadata=_setting(
-            _choice(AUTO, "uring", "threads"),
+            make_choice(AUTO, "uring", "threads"),
             unit="word",
             range_text="auto, uring, threads",
             meaning="how disk operations are issued",
@@ -188,7 +106,7 @@ class Config:
     direct: str = field(
         default=AUTO,
         metadata=_setting(
-            _choice(AUTO, "on", "off"),
+            make_choice(AUTO, "on", "off"),
             unit="word",
             range_text="auto, on, off",
             meaning="whether blocks bypass the page cache",
@@ -198,7 +116,7 @@ class Config:
     eviction: str = field(
         default="adaptive",
         metadata=_setting(
-            _choice("adaptive", "lru", "s3fifo"),
+            make_choice("adaptive", "lru", "s3fifo"),
             unit="word",
             range_text="adaptive, lru, s3fifo",
             meaning="which blocks a full tier gives up; adaptive also chooses what it takes in",
@@ -248,7 +166,7 @@ class Config:
     default_timeout_s: float = field(
         default=30.0,
         metadata=_setting(
-            _seconds(0.0, float("inf")),
+            make_seconds(0.0, float("inf")),
             unit="seconds",
             range_text="0 and up",
             meaning="deadline of calls that state none",
@@ -258,7 +176,7 @@ class Config:
     lock_wait_s: float = field(
         default=0.0,
         metadata=_setting(
-            _seconds(0.0, float("inf")),
+            make_seconds(0.0, float("inf")),
             unit="seconds",
             range_text="0 and up",
             meaning="how long open() waits for a folder in use",
@@ -268,7 +186,7 @@ class Config:
     on_exit: str = field(
         default="keep",
         metadata=_setting(
-            _choice("keep", "delete"),
+            make_choice("keep", "delete"),
             unit="word",
             range_text="keep, delete",
             meaning="what close() does with the files",
@@ -278,7 +196,7 @@ class Config:
     max_blocks: int = field(
         default=16_777_216,
         metadata=_setting(
-            _whole(1, 2**32 - 2),
+            make_whole(1, 2**32 - 2),
             unit="blocks",
             range_text="1 to 4,294,967,294",
             meaning="how many blocks the index may hold",
@@ -288,7 +206,7 @@ class Config:
     num_io_threads: int | str = field(
         default=AUTO,
         metadata=_setting(
-            _whole(1, 256, is_auto_allowed=True),
+            make_whole(1, 256, is_auto_allowed=True),
             unit="threads",
             range_text='1 to 256, or "auto": 8, and 2 where one CPU is usable',
             meaning="threads that read and write when io is threads",
@@ -298,7 +216,7 @@ class Config:
     transfer_ctas: int = field(
         default=8,
         metadata=_setting(
-            _whole(2, 64),
+            make_whole(2, 64),
             unit="processors",
             range_text="2 to 64",
             meaning="processors of a GPU that kernels of saves, and those of loads, may keep busy",
@@ -308,7 +226,7 @@ class Config:
     unified: str = field(
         default=AUTO,
         metadata=_setting(
-            _choice(AUTO, "on", "off"),
+            make_choice(AUTO, "on", "off"),
             unit="word",
             range_text='"auto": where the GPU is known to use the machine\'s memory; "on", "off"',
             meaning='whether "auto" leaves the host tier out, as the GPU\'s blocks lie in the same '
@@ -326,10 +244,30 @@ class Config:
             price="slower saves: the copy engine carries them, one piece of a block at a time",
         ),
     )
+    metrics_port: int = field(
+        default=0,
+        metadata=_setting(
+            make_whole(0, 65_535),
+            unit="port",
+            range_text="0 to 65,535; 0: none",
+            meaning="port where Prometheus may scrape this store while it is open",
+            price="on: one more thread, and whoever reaches the port may read the figures",
+        ),
+    )
+    metrics_host: str = field(
+        default="127.0.0.1",
+        metadata=_setting(
+            parse_host,
+            unit="address",
+            range_text="an address or a name of this machine",
+            meaning="where metrics_port is opened",
+            price="0.0.0.0: every machine that reaches this one may read the figures",
+        ),
+    )
     stall_s: float = field(
         default=2.0,
         metadata=_setting(
-            _seconds(0.001, 3600.0),
+            make_seconds(0.001, 3600.0),
             unit="seconds",
             range_text="0.001 to 3,600",
             meaning="a disk operation that takes longer marks the tier as stalled",
@@ -385,8 +323,3 @@ def unknown_setting_text(
     hint = f"did you mean {prefix}{found[0]}?" if found else f"known are {', '.join(known)}"
     shown = show(f"{prefix}{name}" if prefix else name)
     return f"unknown setting {shown} ({origin}); {hint}"
-
-
-def _check_range(value: float, minimum: float, maximum: float, name: str) -> None:
-    if not minimum <= value <= maximum:
-        raise ConfigError(f"{name}: {value} is not within {minimum} to {maximum}")

@@ -53,13 +53,19 @@ _limiter: Final = RepeatLimiter()
 _said_once: Final[set[tuple[str, ...]]] = set()
 
 
-def log_core_line(level: str, text: str) -> None:
-    """Logs one line of the core. Never raises: a log line must not fail a put."""
+def log_core_line(level: str, text: str, *, path: str | None = None) -> None:
+    """Logs one line of the core. Never raises: a log line must not fail a put.
+
+    path: the store's folder, for the record's attribute `store_path`.
+    """
     admitted = _limiter.admit(f"{level} {text}")
     if admitted is not None:
         is_warning = level != "info"
         logger.log(
-            logging.WARNING if is_warning else logging.INFO, "%s", admitted[len(level) + 1 :]
+            logging.WARNING if is_warning else logging.INFO,
+            "%s",
+            admitted[len(level) + 1 :],
+            extra={"store_path": path},
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvtier.config import SETTINGS, SettingValue, unknown_setting_text
+from kvtier.config import SETTINGS, unknown_setting_text
 from kvtier.errors import ConfigError
 from kvtier.foreign_settings import (
     FLAT,
@@ -19,6 +19,7 @@ from kvtier.foreign_settings import (
     FREE_SECTION,
     ForeignSetting,
 )
+from kvtier.setting_parsers import SettingValue
 from kvtier.units import format_bytes, show
 from kvtier.yaml_file import Entry
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvtier.config import SettingValue, parse_boolean
 from kvtier.foreign_values import parse_disk, parse_gb, parse_gb_or_auto, parse_share
+from kvtier.setting_parsers import SettingValue, parse_boolean
 from kvtier.units import parse_whole_number
 
 _Check = Callable[[object, str], SettingValue]

@@ -5,8 +5,8 @@ Pure functions; thread-safe.
 
 from typing import Final
 
-from kvtier.config import AUTO, SettingValue, parse_boolean, parse_path
 from kvtier.errors import ConfigError
+from kvtier.setting_parsers import AUTO, SettingValue, parse_boolean, parse_path
 from kvtier.units import GIB, parse_bytes, show
 
 _GB_MAX: Final = 1 << 30

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvtier.config import AUTO, DEFAULTS, Config
+from kvtier.config import DEFAULTS, Config
+from kvtier.setting_parsers import AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,13 @@ USELESS: Final = (
         names=("shared_arena", "host_bytes"),
         is_met=lambda config: config.shared_arena and config.host_bytes == 0,
         text="shared_arena has no effect: there is no host tier",
+    ),
+    SettingRule(
+        names=("metrics_host", "metrics_port"),
+        is_met=lambda config: (
+            config.metrics_host != DEFAULTS["metrics_host"] and config.metrics_port == 0
+        ),
+        text="metrics_host has no effect: metrics_port is 0, so that no port is opened",
     ),
     SettingRule(
         names=("unified", "shared_arena"),

@@ -9,16 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvtier.config import (
-    DEFAULTS,
-    SETTINGS,
-    Config,
-    SettingValue,
-    raise_problems,
-    unknown_setting_text,
-)
+from kvtier.config import DEFAULTS, SETTINGS, Config, raise_problems, unknown_setting_text
 from kvtier.errors import ConfigError
 from kvtier.foreign_layer import ForeignLayer, translate_foreign
+from kvtier.setting_parsers import SettingValue
 from kvtier.setting_rules import find_contradictions, find_useless
 from kvtier.units import show
 from kvtier.yaml_file import Entry, entries_of, plain_entry, read_yaml_file

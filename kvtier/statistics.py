@@ -25,6 +25,7 @@ _TIER_NUMBERS: Final = (
     "leased_bytes",
     "page_locked_bytes",
     "backlog_bytes",
+    "backlog_bytes_max",
     "read_bytes_per_s",
     "expected_read_bytes_per_s",
     "unserved_bytes",

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Run as a script, the tool describes the package beside it, installed or not.
 sys.path.insert(0, str(ROOT))
 
-from kvtier.config import DEFAULTS, SETTINGS, SettingValue  # noqa: E402
+from kvtier.config import DEFAULTS, SETTINGS  # noqa: E402
 from kvtier.foreign_settings import (  # noqa: E402
     FLAT,
     FOREIGN_SECTIONS,
@@ -21,6 +21,7 @@ from kvtier.foreign_settings import (  # noqa: E402
     FREE_SECTION,
     ForeignSetting,
 )
+from kvtier.setting_parsers import SettingValue  # noqa: E402
 from kvtier.setting_rules import CONTRADICTIONS, DISK_NAMES, USELESS  # noqa: E402
 from kvtier.settings import ENVIRONMENT_PREFIX, TOOL_VARIABLES  # noqa: E402
 from kvtier.units import format_bytes  # noqa: E402

@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build make pkg-config ccache
-  libxxhash-dev liburing-dev doctest-dev python3 python3-dev python3-venv)
+  libxxhash-dev liburing-dev doctest-dev python3 python3-dev python3-venv
+  prometheus)  # For tests of the metrics; its service is not started.
 if [ "${1:-}" = fuzz ]; then
   packages+=(clang libclang-rt-14-dev)
 elif [ "${1:-}" = aarch64 ]; then
@@ -41,8 +42,41 @@ install_packages() {
   fi
   echo "installing ${missing[*]}"
   "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update
+  if [[ " ${missing[*]} " == *" prometheus "* ]]; then
+    forbid_services "${as_root[@]}"
+  fi
+  local status=0
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}"
+    apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}" || status=$?
+  if [[ " ${missing[*]} " == *" prometheus "* ]]; then
+    permit_services "${as_root[@]}"
+  fi
+  return "$status"
+}
+
+# Debian starts a service as soon as it is installed, and at each boot. Whoever had it keeps it.
+policy=/usr/sbin/policy-rc.d
+has_own_policy=
+
+# Usage: forbid_services [PREFIX...]; PREFIX is what gives the rights of root.
+forbid_services() {
+  if [ ! -e "$policy" ]; then
+    has_own_policy=yes
+    # Left behind by an interrupted installation it would keep all services from starting.
+    trap "$* rm -f $policy" EXIT
+    printf '#!/bin/sh\nexit 101\n' | "$@" tee "$policy" >/dev/null
+    "$@" chmod 755 "$policy"
+  fi
+}
+
+permit_services() {
+  if [ -n "$has_own_policy" ]; then
+    "$@" rm -f "$policy"
+    trap - EXIT
+  fi
+  if command -v systemctl >/dev/null; then
+    "$@" systemctl disable --quiet prometheus.service || true
+  fi
 }
 
 # Prints the interpreter behind a name when it will do. Inside an activated environment that is the
@@ -87,7 +121,7 @@ make_environment() {
   mapfile -t requirements < <(sed -n 's/^requires = //p' pyproject.toml | grep -o '"[^"]*"' | tr -d '"')
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "${requirements[@]}"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    --no-build-isolation -e '.[test,dev,plot]'
+    --no-build-isolation -e '.[test,dev,plot,metrics]'
 }
 
 install_packages

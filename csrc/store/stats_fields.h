@@ -38,6 +38,7 @@ void visit_fields(const TierStats& stats, Visit&& visit) {
   visit("pinned_bytes", stats.pinned_bytes);
   visit("leased_bytes", stats.leased_bytes);
   visit("backlog_bytes", stats.backlog_bytes);
+  visit("backlog_bytes_max", stats.backlog_bytes_max);
   visit("read_bytes_per_s", stats.read_bytes_per_s);
   visit("expected_read_bytes_per_s", stats.expected_read_bytes_per_s);
   visit("unserved_bytes", stats.unserved_bytes);

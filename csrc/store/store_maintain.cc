@@ -190,6 +190,7 @@ void Store::Impl::fill_disk_stats(TierStats& stats) {
   stats.bytes_capacity = disk_->capacity_bytes();
   stats.bytes_used = disk_space_.slots.used_bytes() + disk_->table_bytes();
   stats.backlog_bytes = writes_->backlog_bytes();
+  stats.backlog_bytes_max = writes_->backlog_bytes_max();
   stats.read_bytes_per_s = disk_->reads().measured_bytes_per_s();
   stats.expected_read_bytes_per_s = disk_->reads().expected_bytes_per_s();
   stats.health = is_failed_ ? Health::kOff : disk_->health();

@@ -31,6 +31,8 @@ struct TierStats {
   std::uint64_t pinned_bytes = 0;
   std::uint64_t leased_bytes = 0;
   std::uint64_t backlog_bytes = 0;
+  // Beyond it blocks are declined, and offered again later.
+  std::uint64_t backlog_bytes_max = 0;
   double read_bytes_per_s = 0;  // While any read ran, lately; 0: not measured yet.
   // What to expect now; more than was measured where that is long ago. 0: unknown.
   double expected_read_bytes_per_s = 0;

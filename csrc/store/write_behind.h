@@ -63,6 +63,7 @@ class WriteBehind {
   std::size_t drop_backlog();
 
   std::uint64_t backlog_bytes() const { return backlog_bytes_; }
+  std::uint64_t backlog_bytes_max() const { return backlog_bytes_max_; }
   std::size_t num_in_flight() const { return in_flight_.size(); }
   /// Those and what is written and waits for its parent.
   std::size_t num_unfinished() const { return in_flight_.size() + waiting_.size(); }

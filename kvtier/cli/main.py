@@ -44,6 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_stats(commands)
     _add_top(commands)
+    _add_metrics(commands)
     _add_inspect(commands)
     _add_verify(commands)
     _add_wipe(commands)
@@ -86,6 +87,26 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     _finish(parser, _run_top)
 
 
+def _add_metrics(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "metrics",
+        help="show Prometheus the stores of other processes",
+        description="Answers Prometheus until it is ended. Reads the stores' folders only.",
+    )
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="folders of stores (default: KVTIER_PATH, else the only store that is open)",
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="where to answer; 0: any free port")
+    parser.add_argument("--host", default="127.0.0.1", help="(default: 127.0.0.1)")
+    parser.add_argument(
+        "--once", action="store_true", help="print the metrics and end; exit 1: a store is not up"
+    )
+    _finish(parser, _run_metrics)
+
+
 def _add_store_path(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
@@ -119,7 +140,7 @@ def _add_wipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "wipe",
         help="remove a store's files",
         description="Removes kvtier's own files of all format versions, and nothing else; or of a "
-        "store that is not in use the blocks that are named, and with them those that continue them.",
+        "store that is not in use the blocks that are named, with those that continue them.",
     )
     parser.add_argument("path", metavar="PATH")
     parser.add_argument(
@@ -229,6 +250,18 @@ def _run_top(arguments: argparse.Namespace) -> int:
         arguments.path,
         interval_s=arguments.interval,
         num_frames=arguments.count,
+        is_json=arguments.json,
+    )
+
+
+def _run_metrics(arguments: argparse.Namespace) -> int:
+    from kvtier.cli.metrics import run_metrics
+
+    return run_metrics(
+        arguments.paths,
+        host=arguments.host,
+        port=arguments.port,
+        is_once=arguments.once,
         is_json=arguments.json,
     )
 

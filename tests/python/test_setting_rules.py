@@ -56,6 +56,7 @@ def test_a_value_that_cannot_be_read_contradicts_nothing() -> None:
         ({"path": "/a", "host_bytes": 0, "shared_arena": True}, "shared_arena has no effect"),
         ({"path": "/a", "unified": "on", "shared_arena": True}, "unified has no effect"),
         ({"path": "/a", "unified": "on", "host_bytes": "1GiB"}, "unified has no effect"),
+        ({"metrics_host": "0.0.0.0"}, "metrics_host has no effect"),
         ({"disk_bytes": "1GB"}, "disk_bytes has no effect: there is no path"),
         ({"on_exit": "delete"}, "on_exit has no effect: there is no path"),
         ({"direct": "on", "io": "threads"}, "io, direct have no effect: there is no path"),

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvtier.config import AUTO, SETTINGS, parse_boolean, raise_problems, unknown_setting_text
+from kvtier.config import SETTINGS, raise_problems, unknown_setting_text
 from kvtier.errors import ConfigError
 from kvtier.machine import unified_gpu
+from kvtier.setting_parsers import AUTO, parse_boolean
 from kvtier.units import MIB, show
 
 ORIGIN: Final = "kv_connector_extra_config"

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import kvtier
-from kvtier.config import AUTO
 from kvtier.core_log import warn_once
 from kvtier.machine import memory_limit
+from kvtier.setting_parsers import AUTO
 from kvtier.units import show
 
 INSTANCES_MAX: Final = 64

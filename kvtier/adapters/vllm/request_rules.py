@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvtier.adapters.vllm.request_chain import RequestRules
-from kvtier.config import parse_boolean
 from kvtier.core_log import warn_once
 from kvtier.errors import ConfigError
+from kvtier.setting_parsers import parse_boolean
 from kvtier.units import show
 
 PARAMETER: Final = "kvtier"

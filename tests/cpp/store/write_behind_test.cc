@@ -47,6 +47,7 @@ TEST_CASE("the backlog stays below its bound and everything put off is written l
   for (std::uint64_t chain = 0; chain < 25; ++chain) {
     CHECK(count_done(world.put(space, chain * 100, 10, block_bytes)) == 10);
     CHECK(world.store->stats().disk.backlog_bytes <= world.options.host_bytes / 2);
+    CHECK(world.store->stats().disk.backlog_bytes_max == world.options.host_bytes / 2);
   }
   CHECK(world.store->stats().disk.backlog_bytes > world.options.host_bytes / 4);
   const std::uint64_t num_put_off = world.store->stats().disk.declined;
