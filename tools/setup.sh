@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up a development environment: system packages, a virtual environment in .venv, kvtier in it.
-# Usage: setup.sh [fuzz|aarch64]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
-# cross compiler and an emulator. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
+# Usage: setup.sh [fuzz|aarch64|docs]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
+# cross compiler and an emulator, "docs" what builds the documentation site. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -96,7 +96,12 @@ python=$(find_python)
 wanted=$({ cat pyproject.toml setup.py tools/setup.sh; pwd; python_identity "$python"; } | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c '' 2>/dev/null; then
   echo "note: nothing changed"
-  exit 0
+else
+  make_environment "$python"
+  printf '%s\n' "$wanted" >"$stamp"
 fi
-make_environment "$python"
-printf '%s\n' "$wanted" >"$stamp"
+if [ "${1:-}" = docs ] && ! .venv/bin/python -c 'import material' 2>/dev/null; then
+  # By themselves, as kvtier need not be built for them.
+  mapfile -t requirements < <(sed -n 's/^docs = //p' pyproject.toml | grep -o '"[^"]*"' | tr -d '"')
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "${requirements[@]}"
+fi
