@@ -101,6 +101,11 @@ wheel: setup ## Build a wheel into dist/
 	@rm -rf build/lib* build/bdist*  # else modules deleted since the last wheel would be packed
 	@$(STEP) "wheel" $(PYTHON) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 
+.PHONY: package
+package: ## Build source distribution and wheel into dist/, and try them in a new environment
+	@$(STEP) "set-up for packaging" tools/setup.sh package
+	@tools/check_package.sh
+
 .PHONY: docs
 docs: ## Build the documentation site into build/site; a warning is an error
 	@$(STEP) "set-up for documentation" tools/setup.sh docs

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up a development environment: system packages, a virtual environment in .venv, kvtier in it.
-# Usage: setup.sh [fuzz|aarch64|docs]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
-# cross compiler and an emulator, "docs" what builds the documentation site. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
+# Usage: setup.sh [fuzz|aarch64|docs|package]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
+# cross compiler and an emulator, "docs" what builds the documentation site,
+# "package" what builds and checks distributions. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -100,8 +101,13 @@ else
   make_environment "$python"
   printf '%s\n' "$wanted" >"$stamp"
 fi
-if [ "${1:-}" = docs ] && ! .venv/bin/python -c 'import material' 2>/dev/null; then
-  # By themselves, as kvtier need not be built for them.
-  mapfile -t requirements < <(sed -n 's/^docs = //p' pyproject.toml | grep -o '"[^"]*"' | tr -d '"')
+# Extras that one command needs, by themselves, as kvtier need not be built for them.
+case "${1:-}" in
+  docs) module=material ;;
+  package) module=twine ;;
+  *) exit 0 ;;
+esac
+if ! .venv/bin/python -c "import $module" 2>/dev/null; then
+  mapfile -t requirements < <(sed -n "s/^$1 = //p" pyproject.toml | grep -o '"[^"]*"' | tr -d '"')
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "${requirements[@]}"
 fi
