@@ -1,11 +1,11 @@
 """tools/wheel_libraries.py: what the extensions need, and that more would be seen."""
 
 import shutil
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import wheel_libraries
 from wheel_libraries import find_glibc_version, find_needed, find_strangers, main
 
 from kvtier import _core
@@ -37,7 +37,7 @@ def test_a_wheel_is_looked_into(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"{CORE.name}: libc only" in capsys.readouterr().out
 
 
-def test_a_wheel_without_extensions_and_a_file_with_more_fail(
+def test_a_wheel_without_extensions_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel = tmp_path / "kvtier-0-py3-none-any.whl"
@@ -45,7 +45,12 @@ def test_a_wheel_without_extensions_and_a_file_with_more_fail(
         file.writestr("kvtier/__init__.py", "")
     assert main([str(wheel)]) == 1
     assert "no extension was found" in capsys.readouterr().out
-    # A program that is linked with more than libc stands for an extension that is.
-    program = Path(sys.executable).resolve()
-    if find_strangers(find_needed(program)):
-        assert main([str(program)]) == 1
+
+
+def test_an_extension_that_needs_more_fails_and_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = ["libc.so.6", "libcuda.so.1"]
+    monkeypatch.setattr(wheel_libraries, "find_needed", lambda extension: needed)
+    assert main([str(CORE)]) == 1
+    assert "needs libcuda.so.1" in capsys.readouterr().out
