@@ -12,7 +12,7 @@ ARGS ?=
 PYTHON := .venv/bin/python
 STEP := tools/run_step.sh
 CPP_FILES = $(shell find csrc tests bench -name '*.cc' -o -name '*.h' | sort)
-PYTHON_FILES = setup.py $(wildcard kvtier bench tools tests)
+PYTHON_FILES = setup.py $(wildcard kvtier bench tools tests examples)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
@@ -100,6 +100,16 @@ kill9: build ## Kill a writing process CRASH_ROUNDS=100 times and verify what it
 wheel: setup ## Build a wheel into dist/
 	@rm -rf build/lib* build/bdist*  # else modules deleted since the last wheel would be packed
 	@$(STEP) "wheel" $(PYTHON) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
+
+.PHONY: package
+package: ## Build source distribution and wheel into dist/, and try them in a new environment
+	@$(STEP) "set-up for packaging" tools/setup.sh package
+	@tools/check_package.sh
+
+.PHONY: docs
+docs: ## Build the documentation site into build/site; a warning is an error
+	@$(STEP) "set-up for documentation" tools/setup.sh docs
+	@$(STEP) "documentation site" env NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
 
 .PHONY: clean
 clean: ## Remove what was built, but not .venv

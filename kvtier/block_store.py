@@ -202,23 +202,8 @@ class BlockStore:
 
     def holders(self, num_max: int = 100) -> list[Holder]:
         """Returns who keeps blocks from eviction: leases and jobs, of each the oldest `num_max`."""
-        count = check_count(num_max, "num_max")
-        now_s = time.monotonic()
-        return [
-            make_holder(
-                kind=kind,
-                owner=owner,
-                holder_id=holder_id,
-                num_blocks=num_blocks,
-                num_bytes=num_bytes,
-                since_s=since_s,
-                until_s=until_s,
-                now_s=now_s,
-            )
-            for kind, owner, holder_id, num_blocks, num_bytes, since_s, until_s in (
-                self._core_store.holders(count)
-            )
-        ]
+        rows = self._core_store.holders(check_count(num_max, "num_max"))
+        return [make_holder(*row, now_s=time.monotonic()) for row in rows]
 
     def config(self) -> dict[str, dict[str, object]]:
         """Returns every effective setting: {name: {"value", "origin"}}, sizes in bytes."""

@@ -23,7 +23,6 @@ class Holder:
 
 
 def make_holder(
-    *,
     kind: str,
     owner: str,
     holder_id: int,
@@ -31,9 +30,10 @@ def make_holder(
     num_bytes: int,
     since_s: float,
     until_s: float,
+    *,
     now_s: float,
 ) -> Holder:
-    """Returns a Holder from times of the monotonic clock."""
+    """Returns a Holder from times of the monotonic clock, in the order in which the core tells."""
     return Holder(
         kind=kind,
         owner=owner,

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up a development environment: system packages, a virtual environment in .venv, kvtier in it.
-# Usage: setup.sh [fuzz|aarch64]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
-# cross compiler and an emulator. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
+# Usage: setup.sh [fuzz|aarch64|docs|package]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
+# cross compiler and an emulator, "docs" what builds the documentation site,
+# "package" what builds and checks distributions. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -130,7 +131,17 @@ python=$(find_python)
 wanted=$({ cat pyproject.toml setup.py tools/setup.sh; pwd; python_identity "$python"; } | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c '' 2>/dev/null; then
   echo "note: nothing changed"
-  exit 0
+else
+  make_environment "$python"
+  printf '%s\n' "$wanted" >"$stamp"
 fi
-make_environment "$python"
-printf '%s\n' "$wanted" >"$stamp"
+# Extras that one command needs, by themselves, as kvtier need not be built for them.
+case "${1:-}" in
+  docs) module=material ;;
+  package) module=twine ;;
+  *) exit 0 ;;
+esac
+if ! .venv/bin/python -c "import $module" 2>/dev/null; then
+  mapfile -t requirements < <(sed -n "s/^$1 = //p" pyproject.toml | grep -o '"[^"]*"' | tr -d '"')
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "${requirements[@]}"
+fi

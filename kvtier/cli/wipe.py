@@ -1,4 +1,7 @@
-"""`kvtier wipe`: removes a store's files, or the blocks that are named, and nothing else. Stateless."""
+"""`kvtier wipe`: removes a store's files, or the blocks that are chosen, and nothing else.
+
+Stateless.
+"""
 
 import json
 import os
