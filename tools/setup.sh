@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # Sets up a development environment: system packages, a virtual environment in .venv, kvtier in it.
-# Usage: setup.sh [fuzz|aarch64|docs|package]; "fuzz" also installs the compiler that has libFuzzer, "aarch64" the
-# cross compiler and an emulator, "docs" what builds the documentation site,
-# "package" what builds and checks distributions. KVTIER_PYTHON names the Python to use. Does nothing when nothing has changed since it last succeeded.
+# Usage: setup.sh [fuzz|aarch64|docs|package|prometheus]; "fuzz" also installs the compiler that has
+# libFuzzer, "aarch64" the cross compiler and an emulator, "docs" what builds the documentation site,
+# "package" what builds and checks distributions, "prometheus" the server that the metrics are tried
+# on, without starting its service. KVTIER_PYTHON names the Python to use. Does nothing when nothing
+# has changed since it last succeeded.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build make pkg-config ccache
-  libxxhash-dev liburing-dev doctest-dev python3 python3-dev python3-venv
-  prometheus)  # For tests of the metrics; its service is not started.
+  libxxhash-dev liburing-dev doctest-dev python3 python3-dev python3-venv)
 if [ "${1:-}" = fuzz ]; then
   packages+=(clang libclang-rt-14-dev)
 elif [ "${1:-}" = aarch64 ]; then
   packages+=(g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+elif [ "${1:-}" = prometheus ]; then
+  packages+=(prometheus)
 fi
 stamp=.venv/kvtier_setup.stamp
 
