@@ -55,12 +55,9 @@ def describe_contents(
     tokens: that its blocks stand for. written_s: when a block of it, or one beside it, was last
     written.
     """
-    description = parse_description(contents["description"])
-    block_tokens = description.get("block_tokens")
-    tokens = block_tokens if isinstance(block_tokens, int) else 0
     times = [time_s for it in contents["segments"] if (time_s := written_s.get(it)) is not None]
     return {
-        "tokens": contents["num_blocks"] * tokens,
+        "tokens": count_tokens(contents, contents["num_blocks"]),
         "written_s": max(times, default=None),
     }
 
@@ -88,6 +85,12 @@ def _print_namespace(it: Mapping[str, object], now_s: float) -> None:
 
 def _ago(time_s: object, now_s: float) -> str:
     return f"{format_span(max(0.0, now_s - time_s))} ago" if isinstance(time_s, float) else "never"
+
+
+def count_tokens(contents: _core.NamespaceContents, num_blocks: int) -> int:
+    """Returns the tokens of so many blocks; 0 where the description does not tell."""
+    block_tokens = parse_description(contents["description"]).get("block_tokens")
+    return num_blocks * block_tokens if isinstance(block_tokens, int) else 0
 
 
 def parse_description(text: str) -> Mapping[str, object]:

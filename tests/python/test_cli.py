@@ -100,6 +100,11 @@ def test_stats_show_bytes_per_token_d10(folder: Path, capsys: pytest.CaptureFixt
     assert summary["blocks"] == NUM_BLOCKS
     assert summary["holder"] is None
     assert summary["namespaces"][0]["bytes_per_token"] == BLOCK_BYTES / 16
+    assert summary["namespaces"][0]["tokens"] == NUM_BLOCKS * 16
+    slot_bytes = summary["live"]["disk_capacity"] // (
+        summary["namespaces"][0]["capacity_tokens"]["disk"] // 16
+    )
+    assert BLOCK_BYTES <= slot_bytes <= BLOCK_BYTES + 4096
     assert summary["allocated_bytes"] >= NUM_BLOCKS * BLOCK_BYTES
     assert main(["stats", str(folder)]) == 0
     text = capsys.readouterr().out

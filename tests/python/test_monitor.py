@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from child_process import run_well
 
 import kvtier
 from kvtier.statistics import NUM_LATENCY_BUCKETS, find_hit_rate, find_quantile_s
@@ -88,3 +89,11 @@ def test_quantiles_are_the_upper_bounds_of_buckets() -> None:
     assert find_quantile_s(counts, 1.0) == 1024e-6
     counts[-1] = 1000
     assert find_quantile_s(counts, 0.99) == pytest.approx(2**25 / 1e6)
+
+
+def test_the_loop_of_the_examples_prints_until_the_store_is_closed(tmp_path: Path) -> None:
+    use_store(tmp_path)
+    example = Path(__file__).resolve().parents[2] / "examples/watch_store.py"
+    printed = run_well(example.read_text(encoding="utf-8"), tmp_path)
+    assert printed.startswith("closed: hit rate 50.0%, 0.00 of 0.0")
+    assert printed.count("\n") == 1
