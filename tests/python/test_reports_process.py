@@ -151,8 +151,8 @@ time.sleep(600)
             assert child.read_line() == "put"
             child.process.kill()
             assert child.process.wait() == -signal.SIGKILL
-    # One leak a kill would be 640 MiB; other programs may come and go meanwhile.
-    assert shared_memory_bytes() - before_bytes < 64 * MIB
+    # One leak a kill would be 640 MiB; other programs come and go meanwhile, with some of theirs.
+    assert shared_memory_bytes() - before_bytes < 320 * MIB
     left = set(os.listdir("/dev/shm")) - names
     assert not any("kvtier" in name for name in left)
 
