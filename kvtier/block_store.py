@@ -203,7 +203,8 @@ class BlockStore:
     def holders(self, num_max: int = 100) -> list[Holder]:
         """Returns who keeps blocks from eviction: leases and jobs, of each the oldest `num_max`."""
         rows = self._core_store.holders(check_count(num_max, "num_max"))
-        return [make_holder(*row, now_s=time.monotonic()) for row in rows]
+        now_s = time.monotonic()
+        return [make_holder(*row, now_s=now_s) for row in rows]
 
     def config(self) -> dict[str, dict[str, object]]:
         """Returns every effective setting: {name: {"value", "origin"}}, sizes in bytes."""

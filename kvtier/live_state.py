@@ -23,6 +23,7 @@ LIVE_FILE_NAME: Final = "kvtier.live"
 RUNNING: Final = "running"
 CLOSED: Final = "closed"
 DIED: Final = "died"
+SILENT: Final = "silent"
 HEARTBEAT_S: Final = 30.0
 """A running store writes the file at least this often."""
 _HEARTBEATS_MISSED_MAX: Final = 3
@@ -45,7 +46,8 @@ class LiveState:
     path: str
     pid: int
     state: str
-    """running, closed, or died: not closed, and nobody holds the folder."""
+    """running; closed; died: not closed, and nobody holds the folder; silent: somebody holds it and
+    has told nothing for long: the store has failed, or its disk hangs."""
     now_s: float
     """When it was told, on the monotonic clock: for rates between two states."""
     opened_s: float
@@ -74,7 +76,11 @@ def read_live_state(path: str | os.PathLike[str]) -> LiveState | None:
         return None
     fields = parse_live_text(text)
     # The clock of the writer is this machine's, unless the folder is another machine's.
-    age_s = max(0.0, time.time() - os.stat(os.path.join(folder, LIVE_FILE_NAME)).st_mtime)
+    try:
+        written_s = os.stat(os.path.join(folder, LIVE_FILE_NAME)).st_mtime
+    except FileNotFoundError:
+        return None  # Removed since it was read: a new store begins there.
+    age_s = max(0.0, time.time() - written_s)
     now_s = _seconds(fields.get("now_ns"))
     statistics = nest_statistics(_unpack_latencies(_mapping(fields.get("stats"))))
     return LiveState(
@@ -147,13 +153,13 @@ def _parse_value(value: str, line: str) -> int | float | str:
 
 
 def _find_state(folder: str, fields: Mapping[str, object], age_s: float) -> str:
+    is_silent = age_s > _HEARTBEATS_MISSED_MAX * HEARTBEAT_S
     if find_holder(folder) is not None:
-        return RUNNING
+        return SILENT if is_silent else RUNNING
     if fields.get("state") == "closing":
         return CLOSED
     # A kernel does not show the locks of other containers. There only silence tells.
     is_hidden = fields.get("pid_namespace") != _find_pid_namespace()
-    is_silent = age_s > _HEARTBEATS_MISSED_MAX * HEARTBEAT_S
     return RUNNING if is_hidden and not is_silent else DIED
 
 

@@ -21,6 +21,7 @@ from kvtier.transfer_settings import TransferSettings
 from kvtier.units import parse_whole_number, show
 
 _RANKS_MAX: Final = 4096
+_OWNER_CHARACTERS_MAX: Final = 64
 
 
 class Namespace:
@@ -130,7 +131,7 @@ class Namespace:
             as_key_array(keys),
             check_flag(prefix, "prefix"),
             check_seconds(ttl_s, "ttl_s"),
-            owner or "",
+            (owner or "")[:_OWNER_CHARACTERS_MAX],
         )
         return Lease(num_blocks, tiers, self._core_store, lease_id)
 

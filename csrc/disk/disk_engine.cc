@@ -120,14 +120,23 @@ DiskJobId DiskEngine::run_task(std::function<Status()> task) {
   return job_id;
 }
 
+DiskJobId DiskEngine::run_aside(std::function<Status()> task) {
+  Job job;
+  job.is_aside = true;
+  const DiskJobId job_id = add_job(std::move(job));
+  send_task(job_id, std::move(task));
+  return job_id;
+}
+
 void DiskEngine::poll(std::vector<DiskResult>& results) {
   submit();
   std::vector<IoResult> io_results;
   io_engine_.poll(io_results);
   for (const IoResult& io_result : io_results) {
-    // A bare task may have ended in the kernel's caches, as a look at the directory does while the
-    // device hangs.
-    if (jobs_.at(io_result.user_data).kind != JobKind::kTask) last_result_ns_ = clock_.now_ns();
+    // These may have ended in the kernel's caches, as a look at the directory does while the device
+    // hangs.
+    const JobKind kind = jobs_.at(io_result.user_data).kind;
+    if (kind != JobKind::kTask && kind != JobKind::kOpen) last_result_ns_ = clock_.now_ns();
     finish(io_result.user_data, io_result.status, results);
   }
   while (!early_results_.empty()) {
@@ -140,8 +149,11 @@ void DiskEngine::poll(std::vector<DiskResult>& results) {
   submit();
 }
 
-TimeNs DiskEngine::oldest_start_ns() const {
-  return jobs_.empty() ? kNeverNs : jobs_.begin()->second.start_ns;
+TimeNs DiskEngine::oldest_transfer_start_ns() const {
+  // Few others stand before it.
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [](const auto& job) { return is_transfer(job.second.kind); });
+  return found == jobs_.end() ? kNeverNs : found->second.start_ns;
 }
 
 std::size_t DiskEngine::num_jobs_of(std::uint32_t segment_id) const {
@@ -163,6 +175,7 @@ void DiskEngine::forget_segments() {
 DiskJobId DiskEngine::add_job(Job job) {
   job.start_ns = clock_.now_ns();
   const DiskJobId job_id = job_id_next_++;
+  if (!is_transfer(job.kind) && !job.is_aside) other_jobs_.insert(job_id);
   jobs_.emplace(job_id, std::move(job));
   return job_id;
 }
@@ -327,6 +340,7 @@ void DiskEngine::finish(DiskJobId job_id, const Status& status, std::vector<Disk
   if (job.kind == JobKind::kOpen) {
     Job opened = std::move(job);
     jobs_.erase(found);
+    other_jobs_.erase(job_id);
     finish_open(opened, status);
     return;
   }
@@ -362,6 +376,7 @@ void DiskEngine::finish(DiskJobId job_id, const Status& status, std::vector<Disk
     }
   }
   jobs_.erase(found);
+  other_jobs_.erase(job_id);
   results.push_back(std::move(result));
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -65,6 +66,8 @@ class DiskEngine {
                               std::span<const std::byte> pages);
   DiskJobId sync_segment(std::uint32_t segment_id);
   DiskJobId run_task(std::function<Status()> task);
+  /// As run_task, for what does not matter: however long it takes says nothing of the device.
+  DiskJobId run_aside(std::function<Status()> task);
 
   /// Hands the ops of new jobs to the IoEngine, together, so that it can join neighbours. Whoever
   /// starts jobs calls it before waiting for them.
@@ -72,10 +75,14 @@ class DiskEngine {
   /// Submits, then appends the results of jobs that ended. Does not block.
   void poll(std::vector<DiskResult>& results);
 
-  /// When the oldest unfinished job was submitted; kNeverNs: none.
-  TimeNs oldest_start_ns() const;
-  /// When a job last ended that the device took part in; 0: none has. Those of run_task may not
-  /// have come to the device, and do not count.
+  /// When the oldest unfinished transfer of blocks or table pages was submitted; kNeverNs: none.
+  TimeNs oldest_transfer_start_ns() const;
+  /// The same of all other jobs, but for those of run_aside.
+  TimeNs oldest_other_start_ns() const {
+    return other_jobs_.empty() ? kNeverNs : jobs_.at(*other_jobs_.begin()).start_ns;
+  }
+  /// When a job last ended that the device took part in; 0: none has. Tasks and the opening of
+  /// files do not count: they may end in the kernel's caches.
   TimeNs last_result_ns() const { return last_result_ns_; }
   std::size_t num_jobs() const { return jobs_.size(); }
   std::size_t num_jobs_of(std::uint32_t segment_id) const;
@@ -100,6 +107,9 @@ class DiskEngine {
     kOpen,
     kTask
   };
+  static bool is_transfer(JobKind kind) {
+    return kind == JobKind::kRead || kind == JobKind::kWrite || kind == JobKind::kTable;
+  }
   /// What a task found out, read when its result is polled.
   struct Created {
     int fd = -1;
@@ -111,6 +121,7 @@ class DiskEngine {
     JobKind kind = JobKind::kTask;
     std::uint32_t segment_id = 0;
     TimeNs start_ns = 0;
+    bool is_aside = false;
     bool is_retried = false;
     bool is_buffered = false;  // On its way through the page cache, after a refusal.
     std::span<std::byte> buffer;
@@ -153,7 +164,8 @@ class DiskEngine {
   Clock& clock_;
   const DiskEngineOptions options_;
   // Guarded by the owner's mutex.
-  std::map<DiskJobId, Job> jobs_;  // Ids rise: the first is the oldest.
+  std::map<DiskJobId, Job> jobs_;   // Ids rise: the first is the oldest.
+  std::set<DiskJobId> other_jobs_;  // Of those, what oldest_other_start_ns() tells of.
   std::unordered_map<std::uint32_t, File> files_;
   std::vector<IoOp> ops_to_submit_;
   std::vector<DiskResult> early_results_;  // Of jobs that failed at submission.

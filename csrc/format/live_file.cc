@@ -42,6 +42,8 @@ std::vector<std::byte> encode_live_file(std::string_view text) {
   bytes.resize(kLiveHeaderBytes - 1, ' ');
   bytes += '\n';
   bytes += text;
+  // Always of one length: once there, it needs no more room on a full disk.
+  bytes.resize(kLiveFileBytesMax);
   const auto encoded = std::as_bytes(std::span(bytes.data(), bytes.size()));
   return {encoded.begin(), encoded.end()};
 }

@@ -13,6 +13,9 @@ constexpr std::uint32_t kWriteFailuresMax = 3;
 constexpr std::uint32_t kReadFailuresMax = 8;
 constexpr TimeNs kReprobeNs = 5 * kNsPerS;
 constexpr TimeNs kForgetNs = kNsPerS;
+// A sync or the making of a file waits for all that others have written too: on a slow disk that is
+// no stall.
+constexpr TimeNs kSlowStallNs = 10 * kNsPerS;
 
 }  // namespace
 
@@ -21,10 +24,14 @@ TimeNs DiskTier::step(TimeNs now_ns) {
     segment = start_removal(*segment) ? leaving_.erase(segment) : segment + 1;
   }
   // Stalled is a device that ends nothing: a slow one with a long queue is not.
-  const TimeNs oldest_ns = engine_.oldest_start_ns();
+  const auto end_of_patience_ns = [this](TimeNs oldest_ns, TimeNs patience_ns) {
+    return oldest_ns == kNeverNs ? kNeverNs
+                                 : std::max(oldest_ns, engine_.last_result_ns()) + patience_ns;
+  };
   const TimeNs stalled_at_ns =
-      oldest_ns == kNeverNs ? kNeverNs
-                            : std::max(oldest_ns, engine_.last_result_ns()) + options_.stall_ns;
+      std::min(end_of_patience_ns(engine_.oldest_transfer_start_ns(), options_.stall_ns),
+               end_of_patience_ns(engine_.oldest_other_start_ns(),
+                                  std::max(options_.stall_ns, kSlowStallNs)));
   if (health_ == Health::kOff && read_retry_ns_ == 0) return kNeverNs;
   if (now_ns >= stalled_at_ns) {
     set_health(Health::kStalled, "nothing has ended for more than " +

@@ -18,7 +18,8 @@ std::uint64_t LeaseTable::add(Lease lease) {
     life_.lease(items[i].entry, items[i].tier);
   }
   const std::uint64_t lease_id = lease_id_next_++;
-  lease.owner.resize(std::min(lease.owner.size(), kOwnerBytesMax));
+  // A copy: cut off in place it would keep all of its memory.
+  lease.owner = std::string(lease.owner, 0, kOwnerBytesMax);
   by_expiry_.emplace(lease.expires_ns, lease_id);
   leases_.emplace(lease_id, std::move(lease));
   return lease_id;

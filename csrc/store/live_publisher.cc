@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -55,9 +56,9 @@ Status LivePublisher::tell(Directory& directory, LiveState& state, std::uint64_t
 
 bool LivePublisher::finish(const Status& status, TimeNs now_ns) {
   is_writing_ = false;
-  due_ns_ = now_ns + interval_ns_;
   num_updates_ = told_->num_updates;
   const bool is_failure = !status.is_ok() && status.code() != StatusCode::kCancelled;
+  due_ns_ = now_ns + (is_failure ? std::max(interval_ns_, kRetryNs) : interval_ns_);
   return is_failure && num_failures_++ == 0;
 }
 

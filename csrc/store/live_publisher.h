@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -22,6 +23,8 @@ class LivePublisher {
   static constexpr std::size_t kHoldersMax = 8;
   /// An idle store tells its state this often, so that a reader sees that somebody still does.
   static constexpr TimeNs kHeartbeatNs = 30 * kNsPerS;
+  /// After a failure.
+  static constexpr TimeNs kRetryNs = 5 * kNsPerS;
 
   /// `directory` outlives the tasks.
   LivePublisher(Directory& directory, TimeNs interval_ns, TimeNs opened_ns)

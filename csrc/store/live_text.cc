@@ -108,7 +108,7 @@ std::string live_text_of(const LiveState& state) {
 
 bool differs(const StoreStats& stats, const StoreStats& before) {
   const auto text_of = [](StoreStats of) {
-    of.live_updates = 0;
+    of.live_updates = of.live_failures = 0;
     of.host.expected_read_bytes_per_s = of.disk.expected_read_bytes_per_s = 0;
     return live_text_of({0, {}, 0, 0, false, std::move(of), {}, {}});
   };

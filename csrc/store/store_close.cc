@@ -38,8 +38,6 @@ Status Store::Impl::close(TimeNs timeout_ns) {
   leases_.release_all();
   // Puts may still add to the backlog; nobody can use what is read now.
   cancel_jobs(JobChoice::kLoads);
-  // None is begun any more: it would bring back a file that is removed.
-  if (publisher_) (void)wait(locked, [this] { return !publisher_->is_writing(); }, deadline_ns);
   Status written = disk_ && !is_failed_ ? write_backlog(locked, deadline_ns) : Status::ok();
   if (publisher_ && !options_.is_deleted_on_exit) tell_end(locked, deadline_ns);
   is_cut_short_ = true;
@@ -85,6 +83,8 @@ Status Store::Impl::write_backlog(Locked& locked, TimeNs deadline_ns) {
   }
   if (!is_on_time || !disk_->is_readable()) return Status::ok();
   if (options_.is_deleted_on_exit) {
+    // It would bring back a file that is removed; none is begun any more.
+    if (publisher_) (void)wait(locked, [this] { return !publisher_->is_writing(); }, deadline_ns);
     return run_task(locked, deadline_ns, [this] { return store_directory_->remove_all_files(); });
   }
   // A commit that fails leaves the directory marked unclean; the data that is there stays good.

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -307,8 +308,9 @@ class Store::Impl {
   Status make_removals_durable(Locked& locked, TimeNs deadline_ns);
   Status commit_and_sync(Locked& locked, TimeNs deadline_ns);
   // Erasing (store_erase.cc).
-  std::uint64_t erase_family(std::uint32_t namespace_index, const BlockKey& key);
-  std::uint64_t erase_unprotected(const std::vector<EntryIndex>& members);
+  using EntrySet = std::unordered_set<EntryIndex>;
+  Result<std::uint64_t> erase_entries(const EntrySet& meant, Locked& locked, TimeNs deadline_ns);
+  std::vector<EntryIndex> find_tops(const EntrySet& meant) const;
   bool is_meant(const store::BlockEntry& block, const EraseFilter& filter) const;
   void drop_tier_copies(store::TierId tier, ClearResult& result);
   bool can_stand_without(EntryIndex entry, store::TierId tier) const;

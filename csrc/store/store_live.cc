@@ -92,7 +92,7 @@ LiveState Store::Impl::live_state(TimeNs now_ns) {
 TimeNs Store::Impl::publish(TimeNs now_ns) {
   if (!publisher_ || is_closing_ || is_directory_lost_) return kNeverNs;
   if (now_ns < publisher_->due_ns()) return publisher_->due_ns();
-  const disk::DiskJobId job_id = engine_->run_task(publisher_->begin(live_state(now_ns)));
+  const disk::DiskJobId job_id = engine_->run_aside(publisher_->begin(live_state(now_ns)));
   tasks_.emplace(job_id, [this](const Status& status) {
     if (!publisher_->finish(status, seams_.clock->now_ns())) return;
     log("warning", "other processes cannot see the store's state: " + status.message() +
@@ -105,8 +105,7 @@ TimeNs Store::Impl::publish(TimeNs now_ns) {
 void Store::Impl::tell_end(Locked& locked, TimeNs deadline_ns) {
   if (publisher_->is_writing() || !disk_->is_readable() || is_directory_lost_ || is_failed_) return;
   const TimeNs now_ns = seams_.clock->now_ns();
-  const Status told = run_task(locked, deadline_ns, publisher_->begin(live_state(now_ns)));
-  (void)publisher_->finish(told, now_ns);
+  (void)run_task(locked, deadline_ns, publisher_->begin(live_state(now_ns))).is_ok();
 }
 
 }  // namespace kvtier

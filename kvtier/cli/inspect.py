@@ -16,7 +16,7 @@ from kvtier.units import format_bytes
 def run_inspect(path: str, *, is_json: bool) -> int:
     """Prints what lies in the folder; returns 0. Beside a running store it may mix two instants."""
     contents = _core.inspect_directory(require_folder(path), chains=True)
-    written_s = {it["name"]: _find_written_s(path, it["name"]) for it in contents["segments"]}
+    written_s = {it["name"]: find_written_s(path, it["name"]) for it in contents["segments"]}
     namespaces = [
         {
             **it,
@@ -62,7 +62,8 @@ def describe_contents(
     }
 
 
-def _find_written_s(path: str, name: str) -> float | None:
+def find_written_s(path: str, name: str) -> float | None:
+    """Returns when a file of the folder was last written to; None: it is gone."""
     try:
         return os.stat(os.path.join(path, name)).st_mtime
     except OSError:

@@ -21,6 +21,11 @@ def headline(live: LiveState) -> str:
     since = f"open for {format_span(live.uptime_s)}"
     if live.state == "running":
         return f"{live.path}: running, {whose}, {since}"
+    if live.state == "silent":
+        return (
+            f"{live.path}: in use, {whose}, but nothing was told for {format_span(live.age_s)}: "
+            "the store has failed, or its disk hangs"
+        )
     ended = "closed" if live.state == "closed" else "died without closing"
     return f"{live.path}: {ended} {format_span(live.age_s)} ago, {whose}, was {since}"
 

@@ -27,6 +27,7 @@ from kvtier.store_folder import choose_folder
 from kvtier.units import format_bytes
 
 INTERVAL_S_MIN: Final = 0.1
+INTERVAL_S_MAX: Final = 3600.0
 _EVENTS_MAX: Final = 5
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
 _QUIT_KEYS: Final = "qQ\x03\x1b"
@@ -37,8 +38,10 @@ def run_top(path: str | None, *, interval_s: float, num_frames: int | None, is_j
 
     Without a terminal, or as JSON (an object a line), one frame unless more are asked for.
     """
-    if not interval_s >= INTERVAL_S_MIN:
-        raise ConfigError(f"--interval: {interval_s} is less than {INTERVAL_S_MIN} s")
+    if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
+        raise ConfigError(
+            f"--interval: {interval_s} is not within {INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} s"
+        )
     folder = choose_folder(path)
     history = TopHistory()
     # The first one has no rates: it is only shown where more follow.

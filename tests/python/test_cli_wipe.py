@@ -153,6 +153,43 @@ def test_a_store_in_use_is_not_wiped_from_outside_but_by_its_process(
     assert counts(folder) == [0, 2, NUM_BLOCKS, NUM_BLOCKS]
 
 
+def test_a_wipe_opens_the_store_with_room_for_every_block_that_it_may_have(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, Any]] = []
+
+    def open_core(options: dict[str, Any], log: object) -> object:
+        opened.append(options)
+        return real_store(options, log)  # type: ignore[arg-type]
+
+    real_store = _core.Store
+    monkeypatch.setattr("kvtier.cli.wipe._BLOCKS_MIN", 1)
+    monkeypatch.setattr(_core, "Store", open_core)
+    wipe(capsys, folder, "--salt", "one")
+    monkeypatch.undo()
+    (options,) = opened
+    slots = sum(it["num_slots"] for it in _core.inspect_directory(str(folder))["segments"])
+    assert 4 * NUM_BLOCKS <= slots <= options["blocks_max"]
+    assert counts(folder) == [0, NUM_BLOCKS, NUM_BLOCKS, NUM_BLOCKS]
+
+
+def test_what_was_written_while_the_question_stood_is_not_old(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = sorted(folder.glob("segment-*"))
+    os.utime(segments[-1], (0, 1_000_000_000))
+
+    class LateAnswer(io.StringIO):
+        def readline(self, *_: object) -> str:
+            os.utime(segments[-1])
+            return "y\n"
+
+    monkeypatch.setattr(sys, "stdin", LateAnswer())
+    assert main(["wipe", str(folder), "--older-than", "1d"]) == 0
+    capsys.readouterr()
+    assert counts(folder) == [NUM_BLOCKS] * 4
+
+
 def test_ages_are_read_with_their_units() -> None:
     assert [parse_age_s(it) for it in ("90s", "5min", "2 h", "30D", "1w")] == [
         90.0,

@@ -36,6 +36,18 @@ def finish_hanging(group: GroupProcess) -> list[Finding]:
     return group.finish(SHORT_S)
 
 
+def test_what_lies_in_the_working_directory_is_not_run(
+    tmp_path: Path, disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json.py", "kvtier.py", "numpy.py", "os.py", "sitecustomize.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'run')!r}, 'w')\nraise SystemExit(7)\n")
+    monkeypatch.chdir(tmp_path)
+    findings = GroupProcess("path", str(disk_folder), "0").finish(AMPLE_S)
+    assert not (tmp_path / "run").exists()
+    assert not any("ended early" in it.text for it in findings)
+    assert any(it.name == "path" for it in findings)
+
+
 def test_the_real_child_looks_at_a_folder_and_leaves_nothing(disk_folder: Path) -> None:
     findings = GroupProcess("path", str(disk_folder), "0").finish(AMPLE_S)
     names = [finding.name for finding in findings]

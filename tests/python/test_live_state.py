@@ -86,6 +86,16 @@ def test_another_process_sees_the_counters_of_a_running_store(tmp_path: Path) ->
         assert read(tmp_path / "store").state == kvtier.live_state.DIED
 
 
+def test_a_holder_that_tells_nothing_for_long_is_called_silent(tmp_path: Path) -> None:
+    with Child(CHILD, tmp_path / "store") as child:
+        assert child.read_line() == "told"
+        os.kill(child.pid, signal.SIGSTOP)
+        file = tmp_path / "store" / LIVE_FILE_NAME
+        os.utime(file, (0, file.stat().st_mtime - 100))
+        assert read(tmp_path / "store").state == kvtier.live_state.SILENT
+        os.kill(child.pid, signal.SIGCONT)
+
+
 def test_statistics_from_outside_have_the_shape_of_stats(store: kvtier.BlockStore) -> None:
     def shape_of(value: object) -> object:
         return {k: shape_of(v) for k, v in value.items()} if isinstance(value, dict) else None

@@ -173,6 +173,7 @@ def test_a_terminal_shows_a_screen_until_q_is_pressed(folder: Path) -> None:
         (["top", "/nowhere"], "does not exist"),
         (["top", "--interval", "0"], "--interval"),
         (["top", "--interval", "nan"], "--interval"),
+        (["top", "--interval", "inf"], "--interval"),
     ],
 )
 def test_what_cannot_be_watched_is_named(

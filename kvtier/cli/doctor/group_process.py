@@ -19,7 +19,12 @@ from typing import Any, Final
 import kvtier
 from kvtier.cli.doctor.finding import Finding, Level, run_check
 
-_MODULE: Final = "kvtier.cli.doctor.group_process"
+_PROGRAM: Final = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from kvtier.cli.doctor.group_process import run
+run(sys.argv[2:])
+"""
 # A killed process ends at once, unless the kernel holds it in a call; and what one has said before
 # its time was over is read even if another was waited for until then.
 _END_S: Final = 0.2
@@ -35,10 +40,9 @@ class GroupProcess:
         """command: of the child, for tests."""
         self._group = group
         self._started_s = time.monotonic()
-        own = (sys.executable, "-m", _MODULE, group, *arguments)
-        # The child must find the package that this process runs, wherever it was found.
-        package_parent = str(Path(kvtier.__file__).parent.parent)
-        search_path = os.pathsep.join(filter(None, (package_parent, os.getenv("PYTHONPATH"))))
+        # Isolated: a file json.py in the working directory, which may be anybody's, is not run.
+        # The child must find what this process finds, its package foremost.
+        own = (sys.executable, "-I", "-c", _PROGRAM, json.dumps(_search_path()), group, *arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._refusal = ""
         try:
@@ -47,7 +51,6 @@ class GroupProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": search_path},
             )
         except OSError as error:
             self._refusal = str(error)
@@ -123,7 +126,7 @@ class GroupProcess:
             text=f"the check ended early, exit code {exit_code}"
             + (f": {lines[-1]}" if lines else ""),
             why="nothing is known of it and of the checks after it",
-            remedy="run it alone for the whole text: python -m " + _MODULE + f" {self._group} ...",
+            remedy="please report it; kvtier doctor --json has the text",
         )
 
 
@@ -167,9 +170,20 @@ def _print(message: dict[str, object]) -> None:
     print(json.dumps(message), flush=True)
 
 
-if __name__ == "__main__":
+def _search_path() -> list[str]:
+    """Returns where this process looks for modules, less the working directory."""
+    package_parent = str(Path(kvtier.__file__).resolve().parent.parent)
+    places = [it for it in sys.path if it and Path(it).resolve() != Path.cwd()]
+    # Behind the standard library, and before another kvtier that may be installed.
+    installed = [i for i, it in enumerate(places) if Path(it).name.endswith("-packages")]
+    places.insert(installed[0] if installed else len(places), package_parent)
+    return places
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Ends the process with what main() returns."""
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main(arguments))
     except (KeyboardInterrupt, BrokenPipeError):
         # Whoever asked goes away as well, and says so.
         os._exit(130)

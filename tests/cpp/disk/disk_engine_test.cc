@@ -84,7 +84,7 @@ TEST_CASE("blocks written to slots of several segments are read back from them")
     REQUIRE(world.finish(job_id).is_ok());
     CHECK(are_equal(target.span(), make_payload({i, 0}, kSlotBytes)));
   }
-  CHECK(world.engine->oldest_start_ns() == kNeverNs);
+  CHECK(world.engine->oldest_transfer_start_ns() == kNeverNs);
 }
 
 TEST_CASE("a read that fails once is repeated, one that fails twice is reported") {
@@ -201,11 +201,11 @@ TEST_CASE("the age of the oldest job shows through a stall") {
   world.engine->write_block(1, 0, buffer.span());
   world.clock.advance_ns(kNsPerS);
   world.engine->write_block(1, 1, buffer.span());
-  CHECK(world.engine->oldest_start_ns() == start_ns);
+  CHECK(world.engine->oldest_transfer_start_ns() == start_ns);
   CHECK(world.engine->num_jobs_of(1) == 2);
   world.disk->set_stalled(false);
   world.finish_all();
-  CHECK(world.engine->oldest_start_ns() == kNeverNs);
+  CHECK(world.engine->oldest_transfer_start_ns() == kNeverNs);
 }
 
 TEST_CASE("a task that ended says nothing of the device, a transfer does") {
@@ -222,4 +222,20 @@ TEST_CASE("a task that ended says nothing of the device, a transfer does") {
   world.engine->write_block(1, 0, {buffer.get(), kSlotBytes});
   world.finish_all();
   CHECK(world.engine->last_result_ns() > created_ns);
+}
+
+TEST_CASE("what is not a transfer is told apart, and what is done aside is not told at all") {
+  EngineWorld world;
+  world.disk->set_stalled(true);
+  const TimeNs start_ns = world.clock.now_ns();
+  world.engine->run_aside([] { return Status::ok(); });
+  CHECK(world.engine->oldest_transfer_start_ns() == kNeverNs);
+  CHECK(world.engine->oldest_other_start_ns() == kNeverNs);
+  world.clock.advance_ns(kNsPerS);
+  world.engine->create_segment(EngineWorld::header(1));
+  CHECK(world.engine->oldest_transfer_start_ns() == kNeverNs);
+  CHECK(world.engine->oldest_other_start_ns() == start_ns + kNsPerS);
+  world.disk->set_stalled(false);
+  world.finish_all();
+  CHECK(world.engine->oldest_other_start_ns() == kNeverNs);
 }

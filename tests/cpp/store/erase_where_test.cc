@@ -80,3 +80,28 @@ TEST_CASE("blocks of a segment go with their descendants, and its file with them
   CHECK(world.store->erase_where({{}, {1, 99}}).value() == 0);
   world.check_consistency();
 }
+
+TEST_CASE("erasing beneath a lease looks at each block once, however long the chain is") {
+  StoreWorld world;
+  world.options.host_bytes = 64 << 20;
+  world.options.path.clear();
+  REQUIRE(world.open().is_ok());
+  const auto one = world.add_namespace(512, 1);
+  constexpr std::uint64_t kNumBlocks = 40'000;
+  std::optional<BlockKey> parent;
+  for (std::uint64_t i = 0; i < kNumBlocks; i += 1000) {
+    REQUIRE(count_done(world.put(one, i, 1000, 512, parent)) == 1000);
+    parent = key_of(i + 999);
+  }
+  // All but the last ten thousand are ancestors of what is leased.
+  const auto keys = keys_of(0, kNumBlocks - 10'000);
+  const auto lease = world.store->lease(one, keys, true, 60 * kNsPerS);
+  REQUIRE(lease.value().found.num_blocks == keys.size());
+  NamespaceId id = key_of(0x1000000 + 1000003 + 512);
+  // Quadratic work would take minutes here.
+  CHECK(world.store->erase_where({id, {}}).value() == 10'000);
+  CHECK(world.store->erase(one, keys).value() == 0);
+  CHECK(world.store->release(lease.value().lease_id));
+  CHECK(world.store->erase(one, std::span(keys).first(1)).value() == keys.size());
+  world.check_consistency();
+}

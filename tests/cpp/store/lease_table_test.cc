@@ -59,4 +59,5 @@ TEST_CASE("an owner's name is kept as far as there is room for it") {
   LeaseTable leases(parts.life);
   REQUIRE(leases.add({{{entry, TierId::kHost}}, 100, 0, std::string(1000, 'x')}) != 0);
   CHECK(leases.leases().begin()->second.owner == std::string(LeaseTable::kOwnerBytesMax, 'x'));
+  CHECK(leases.leases().begin()->second.owner.capacity() <= 2 * LeaseTable::kOwnerBytesMax);
 }

@@ -91,14 +91,32 @@ TEST_CASE("a file that cannot be written is said once, and blocks are not concer
     return name == format::kLiveFileName ? Status(StatusCode::kIoError, "no", EACCES)
                                          : Status::ok();
   };
-  world.run(5 * kNsPerS);
+  world.run(30 * kNsPerS);
+  // Not four times a second.
   CHECK(world.store->stats().live_failures > 3);
+  CHECK(world.store->stats().live_failures < 10);
   CHECK(world.num_log_lines_with("other processes cannot see the store's state") == 1);
   const std::uint32_t space = world.add_namespace(4096);
   CHECK(count_done(world.put(space, 0, 5, 4096)) == 5);
   world.flush();
   CHECK(world.store->stats().disk.health == Health::kOk);
   CHECK(world.store->stats().disk.blocks == 5);
+}
+
+TEST_CASE("a live file that cannot be written for long makes no tier stalled") {
+  LiveWorld world;
+  const std::uint32_t space = world.add_namespace(4096);
+  world.put(space, 0, 5, 4096);
+  world.flush();
+  REQUIRE(world.restart().is_ok());
+  world.disk->set_stalled(true);
+  // Only the live file's own task is under way, and hangs.
+  world.run(30 * kNsPerS);
+  CHECK(world.store->stats().disk.health == Health::kOk);
+  world.disk->set_stalled(false);
+  world.run(kNsPerS);
+  const std::uint32_t again = world.add_namespace(4096);
+  CHECK(count_done(world.get(again, 0, 5, 4096)) == 5);
 }
 
 TEST_CASE("a store that is deleted at its end leaves no live file behind") {
