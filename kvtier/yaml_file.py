@@ -112,6 +112,12 @@ class _FileReader:
 
         if is_top and isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
             return self.read_section(node, is_top=False)
+        if isinstance(node, yaml.ScalarNode) and _is_number_in_disguise(node):
+            what = (
+                f"{node.value}, which YAML takes for another number (a leading 0 means octal, a "
+                "colon base 60); write the number itself, or text in quotes"
+            )
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark)
         try:
             value: object = self._loader.construct_object(node, deep=True)
         except _BAD_VALUE_ERRORS as error:
@@ -133,6 +139,12 @@ class _FileReader:
 
     def _place(self, node: yaml.Node) -> str:
         return f"{_shown(self._path)} line {node.start_mark.line + 1}"
+
+
+def _is_number_in_disguise(node: yaml.ScalarNode) -> bool:
+    is_number = node.style is None and node.tag.endswith((":int", ":float"))
+    digits = node.value.lstrip("+-")
+    return is_number and (":" in digits or (digits[:1] == "0" and digits[1:2].isdigit()))
 
 
 def _name_of(node: yaml.Node) -> str:

@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_GOOD
+    except OSError as error:
+        # Of a file that the command line names, or of what stood there a moment ago.
+        print(f"kvtier: {error}", file=sys.stderr)
+        return EXIT_USAGE
     except KeyboardInterrupt:
         return 130
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import kvtier
 from kvtier.yaml_file import Entry, entries_of, plain_entry, read_yaml_file
 
 
@@ -158,3 +159,13 @@ def test_a_mapping_of_a_program_reads_like_a_file() -> None:
     entries = entries_of({"io": "uring", 1: 2, "storage": {"chunk_size": 128}}, "config")
     assert plain(entries) == {"io": "uring", "1": 2, "storage": {"chunk_size": 128}}
     assert entries["io"].place == "config"
+
+
+@pytest.mark.parametrize("value", ["010", "1:30", "-017", "1:30.5"])
+def test_numbers_that_yaml_takes_for_others_are_refused(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "kvtier.yaml"
+    file.write_text(f"io: auto\nstall_s: {value}\n")
+    with pytest.raises(kvtier.ConfigError, match="takes for another number") as caught:
+        kvtier.open(config=file)
+    assert "line 2" in str(caught.value)
+    assert value in str(caught.value)

@@ -3,12 +3,14 @@
 Not thread-safe: used by the scheduler's thread only. It moves no bytes.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from kvtier.adapters.vllm.request_blocks import RequestBlocks
+from kvtier.adapters.vllm.request_chain import RequestChain
 from kvtier.adapters.vllm.stored_group import StoredGroup
 from kvtier.core_log import warn_once
 from kvtier.errors import KvtierError
@@ -16,8 +18,10 @@ from kvtier.errors import KvtierError
 WISHES_MAX: Final = 256
 TRIES_MAX: Final = 64
 """Of a request that has ended; each save that ends is a reason for one."""
-UNPINS_MAX: Final = 65_535
-"""How often a block can be pinned."""
+TURN_WISHES_MAX: Final = 8
+"""Looked at in one turn of the scheduler, which waits meanwhile."""
+UNPINS_MAX: Final = 1024
+"""How many pins of one block are ended at once."""
 
 
 class PromptPins:
@@ -31,6 +35,8 @@ class PromptPins:
         if blocks.rules.pins is None:
             return
         if not blocks.rules.pins:
+            for pending_id in [it for it, wish in self._wishes.items() if wish.is_of(blocks)]:
+                del self._wishes[pending_id]
             unpin(groups, blocks)
             return
         if len(self._wishes) >= WISHES_MAX:
@@ -41,7 +47,9 @@ class PromptPins:
         """Pins what has been stored by now. ended_id: the request that has just ended, if any."""
         if ended_id in self._wishes:
             self._wishes[ended_id].has_ended = True
-        for request_id, wish in list(self._wishes.items()):
+        for request_id in list(itertools.islice(self._wishes, TURN_WISHES_MAX)):
+            # Those that were not looked at come first the next time.
+            wish = self._wishes[request_id] = self._wishes.pop(request_id)
             if wish.pin():
                 del self._wishes[request_id]
             elif wish.num_tries_left == 0:
@@ -68,6 +76,17 @@ class _Wish:
         ]
         self.has_ended = False
         self.num_tries_left = TRIES_MAX
+
+    def is_of(self, blocks: RequestBlocks) -> bool:
+        """Returns whether these are blocks of the same prompt: hashes are chained."""
+        return [self._last_hash(it) for _, it, _ in self._parts] == [
+            self._last_hash(it) for it in blocks.chains
+        ]
+
+    @staticmethod
+    def _last_hash(chain: RequestChain) -> list[bytes]:
+        num_blocks = min(chain.num_prompt_blocks, chain.num_blocks)
+        return [*chain.hashes(max(0, num_blocks - 1), num_blocks)]
 
     @property
     def num_blocks(self) -> int:
@@ -101,7 +120,7 @@ class _Wish:
 
 
 def unpin(groups: Sequence[StoredGroup], blocks: RequestBlocks) -> None:
-    """Ends all pins of a prompt's blocks, however often they were pinned."""
+    """Ends the pins of a prompt's blocks, those that it shares with other prompts included."""
     for group, chain in zip(groups, blocks.chains, strict=True):
         num_blocks = min(chain.num_prompt_blocks, chain.num_blocks)
         keys = chain.keys(group.namespace, 0, num_blocks)

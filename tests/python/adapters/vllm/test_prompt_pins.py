@@ -113,6 +113,30 @@ def test_a_wish_that_cannot_be_met_is_given_up_and_said(
     assert pinned_blocks(engine) == 0
 
 
+def test_unpinning_ends_what_is_still_waited_for(
+    engine: EngineStore, manager: KvtierManager
+) -> None:
+    manager.resolve(Request("a", 3, kv_transfer_params=PIN), 0)
+    longer = Request("b", 4, kv_transfer_params=PIN)
+    manager.resolve(longer, 0)
+    manager.resolve(Request("c", 3, kv_transfer_params=UNPIN), 0)
+    assert list(manager._pins._wishes) == ["b"]
+    put_blocks(engine, manager, Request("d", 3), end=3)
+    manager.complete_store(longer.offload_keys(0, 3), longer.context)
+    assert pinned_blocks(engine) == 3  # For "b", which continues them.
+
+
+def test_every_wish_gets_its_turn(engine: EngineStore, manager: KvtierManager) -> None:
+    for i in range(3 * prompt_pins.TURN_WISHES_MAX):
+        manager.resolve(Request(f"r{i}", 3, kv_transfer_params=PIN), 0)
+    request = Request("x", 3)
+    put_blocks(engine, manager, request, end=3)
+    assert engine.namespace is not None
+    for _ in range(3):
+        manager.complete_store(request.offload_keys(), request.context)
+    assert all(it.num_pinned == 3 for it in manager._pins._wishes.values())
+
+
 def test_wishes_are_bounded(engine: EngineStore, manager: KvtierManager) -> None:
     for i in range(prompt_pins.WISHES_MAX + 5):
         manager.resolve(Request(f"r{i}", 3, kv_transfer_params=PIN), 0)
