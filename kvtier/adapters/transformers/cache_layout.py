@@ -82,7 +82,13 @@ def check_cache(cache: Any, layout: CacheLayout) -> None:
     for index, layer in enumerate(layers):
         check_layer_kind(layer)
         for name in ("keys", "values"):
-            _check_tensor(getattr(layer, name), layout, f"layer {index}, {name}")
+            _check_tensor(getattr(layer, name, None), layout, f"layer {index}, {name}")
+    lengths = {int(it.shape[2]) for layer in layers for it in (layer.keys, layer.values)}
+    if len(lengths) > 1:
+        raise UsageError(
+            f"the cache's layers hold {sorted(lengths)} tokens: pass it after a forward pass that "
+            "came to its end"
+        )
 
 
 def check_layer_kind(layer: Any) -> None:
@@ -95,6 +101,10 @@ def check_layer_kind(layer: Any) -> None:
 
 
 def _check_tensor(tensor: Any, layout: CacheLayout, name: str) -> None:
+    if tensor is None:
+        raise UsageError(
+            f"{name}: the cache is empty; pass the one that a forward pass of this model filled"
+        )
     shape, wanted = tuple(tensor.shape), (layout.num_heads, layout.head_size)
     if len(shape) != 4 or (shape[1], shape[3]) != wanted:
         raise UsageError(

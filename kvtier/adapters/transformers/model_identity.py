@@ -11,6 +11,7 @@ import torch
 from transformers import DynamicCache
 
 from kvtier.adapters.transformers.cache_layout import CacheLayout, check_layer_kind
+from kvtier.adapters.transformers.model_support import check_adapter, check_model
 from kvtier.block_store import BlockStore
 from kvtier.errors import UsageError
 from kvtier.namespace import Namespace
@@ -37,18 +38,21 @@ def namespace_of(
     fingerprint: names the weights (a revision, or a digest of their files); other weights under the
                  same name would be served these blocks without it.
     dtype:       that of the cache; None: the model's, or what the configuration states.
-    Raises UnsupportedError (layers other than full attention), UsageError (no dtype is stated),
-    ConfigError (a value that does not fit, a block too large for every tier).
+    adapter:     names the weights of the PEFT adapters in use; a model that has some needs it.
+    Raises UnsupportedError (layers other than full attention, KV that follows from more than the
+    token ids before it), UsageError (no dtype is stated, adapters without a name), ConfigError
+    (a value that does not fit, a block too large for every tier).
     """
     config = getattr(model_or_config, "config", model_or_config)
-    text_config = config.get_text_config(decoder=True)
+    check_model(model_or_config)
+    check_adapter(model_or_config, adapter)
     for layer in DynamicCache(config=config).layers:
         check_layer_kind(layer)
-    num_heads = text_config.num_attention_heads
+    num_heads = config.num_attention_heads
     layout = CacheLayout(
-        num_layers=text_config.num_hidden_layers,
-        num_heads=getattr(text_config, "num_key_value_heads", None) or num_heads,
-        head_size=getattr(text_config, "head_dim", None) or text_config.hidden_size // num_heads,
+        num_layers=config.num_hidden_layers,
+        num_heads=getattr(config, "num_key_value_heads", None) or num_heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
         block_tokens=block_tokens,
         dtype=dtype or _find_dtype(model_or_config, config),
     )

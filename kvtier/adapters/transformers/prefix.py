@@ -1,6 +1,7 @@
 """save_prefix and load_prefix: a DynamicCache to blocks and back. Stateless; thread-safe."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -33,8 +34,8 @@ def save_prefix(
     token_ids: int[num_tokens], or [1, num_tokens]. What the cache does not reach is left out.
     model:     with a store in place of a namespace: the model, or its configuration.
     What is stored already is not copied. Blocks until host memory has the rest, or the deadline.
-    Raises UsageError (a cache of another shape or dtype, several sequences), UnsupportedError
-    (a cache that does not keep every token).
+    Raises UsageError (a cache that is empty or of another shape or dtype, several sequences, what
+    are not token ids), UnsupportedError (a cache that does not keep every token).
     """
     ns = _namespace(ns_or_store, model, fingerprint)
     layout = layout_of(ns)
@@ -78,14 +79,28 @@ def load_prefix(
 def list_tokens(token_ids: Any) -> list[int]:
     """Returns the tokens of one sequence, from a list, an array or a tensor with or without batch.
 
-    Raises UsageError for several sequences.
+    Raises UsageError for several sequences, and for what are not integers.
     """
-    tokens = token_ids.tolist() if hasattr(token_ids, "tolist") else list(token_ids)
-    if tokens and isinstance(tokens[0], Sequence):
+    given = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
+    if not isinstance(given, Iterable):
+        raise _no_tokens(given)
+    tokens = list(given)
+    if tokens and isinstance(tokens[0], list | tuple):
         if len(tokens) != 1:
             raise UsageError(f"token_ids: {len(tokens)} sequences; pass them one at a time")
         tokens = list(tokens[0])
+    # By the few types there are, not token by token: a prompt may have a million.
+    for kind in set(map(type, tokens)):
+        if kind is bool or not issubclass(kind, Integral):
+            raise _no_tokens(next(it for it in tokens if type(it) is kind))
     return tokens
+
+
+def _no_tokens(given: object) -> UsageError:
+    return UsageError(
+        f"token_ids: a {type(given).__name__} is no token id: pass a list of integers, or one "
+        "tensor int[num_tokens]"
+    )
 
 
 def _namespace(

@@ -174,6 +174,31 @@ def test_what_does_not_fit_is_refused_and_nothing_is_stored(open_store: OpenStor
     assert store.stats()["tiers"]["host"]["inserted"] == 0
 
 
+def test_a_cache_before_its_forward_pass_is_refused_and_nothing_is_stored(
+    open_store: OpenStore,
+) -> None:
+    store, model = open_store(), make_model()
+    ns = namespace_of(store, model, fingerprint="w")
+    cache = transformers.DynamicCache(config=model.config)
+    with pytest.raises(kvtier.UsageError, match="layer 0, keys: the cache is empty"):
+        save_prefix(ns, cache, PROMPT)
+    with pytest.raises(kvtier.UsageError, match="has 0 layers, the namespace 3"):
+        save_prefix(ns, transformers.DynamicCache(), PROMPT)
+    assert store.stats()["tiers"]["host"]["inserted"] == 0
+    assert save_prefix(ns, compute(model, PROMPT, cache).past_key_values, PROMPT) == 6
+
+
+def test_a_cache_of_half_a_forward_pass_is_refused(open_store: OpenStore) -> None:
+    store, model = open_store(), make_model()
+    ns = namespace_of(store, model, fingerprint="w")
+    cache = compute(model, PROMPT[:, :40]).past_key_values
+    layer = cache.layers[0]
+    cache.update(layer.keys[:, :, :8], layer.values[:, :, :8], 0)
+    with pytest.raises(kvtier.UsageError, match=r"layers hold \[40, 48\] tokens"):
+        save_prefix(ns, cache, PROMPT)
+    assert store.stats()["tiers"]["host"]["inserted"] == 0
+
+
 def test_windows_and_static_caches_are_refused_by_name(open_store: OpenStore) -> None:
     store, model = open_store(), make_model()
     sliding = transformers.MistralConfig(num_hidden_layers=1, sliding_window=32)
@@ -189,6 +214,27 @@ def test_tokens_come_in_any_form() -> None:
     assert list_tokens([1, 2]) == list_tokens((1, 2)) == list_tokens([[1, 2]]) == [1, 2]
     assert list_tokens(torch.tensor([[1, 2]])) == list_tokens(torch.tensor([1, 2])) == [1, 2]
     assert list_tokens([]) == []
+    assert list_tokens(list(torch.arange(2).numpy())) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "token_ids",
+    [
+        [torch.arange(64)],
+        list(torch.arange(64)),
+        torch.tensor(7),
+        torch.tensor([[[1], [2]]]),
+        torch.tensor([1.0]),
+        torch.ones(64, dtype=torch.bool),
+        {"input_ids": torch.arange(64)},
+        "a prompt",
+        None,
+    ],
+    ids=lambda it: repr(it)[:20],
+)
+def test_what_is_no_token_id_is_refused(token_ids: object) -> None:
+    with pytest.raises(kvtier.UsageError, match="is no token id: pass a list of integers"):
+        list_tokens(token_ids)
 
 
 def test_the_example_of_the_guide_hits_in_its_second_run(
