@@ -121,7 +121,10 @@ def _open_journal(
     if not path:
         return None
     purpose = json.dumps([str(model.server), model.model, model.wishes])
-    return stack.enter_context(Journal(os.path.expanduser(path), purpose=purpose))
+    prompt_file = None if options.prompt_file == "-" else os.path.expanduser(options.prompt_file)
+    return stack.enter_context(
+        Journal(os.path.expanduser(path), purpose=purpose, prompt_file=prompt_file)
+    )
 
 
 def _describe_stored(before: Stored | None, after: Stored | None) -> dict[str, object] | None:

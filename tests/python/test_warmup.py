@@ -174,19 +174,6 @@ def test_the_command_goes_on_where_it_was(
         assert (code, summary["done"], summary["done_before"]) == (0, 10, 0)
 
 
-def test_lines_of_another_purpose_and_torn_ones_do_not_count(tmp_path: Path) -> None:
-    path = str(tmp_path / "j")
-    with Journal(path, purpose="a") as journal:
-        journal.note("x")
-    with open(path, "a") as file:
-        file.write('{"for": "' + "\0" * 100_000)
-    with Journal(path, purpose="a") as journal:
-        assert journal.done == {"x"}
-        journal.note("y")
-    assert Journal(path, purpose="a").done == {"x", "y"}
-    assert Journal(path, purpose="b").done == frozenset()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -213,3 +200,18 @@ def test_a_journal_that_cannot_be_written_is_named(
         assert "--journal ''" in capsys.readouterr().err
         assert main(["warmup", *arguments[:-1], ""]) == 0
     assert len(state.asked) == 10
+
+
+def test_a_journal_that_is_the_prompt_file_or_a_note_is_refused_before_a_prompt_is_sent(
+    prompt_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = prompt_file.parent / "notes.txt"
+    notes.write_text("buy milk\n")
+    with serve() as (url, state):
+        for file, words in ((prompt_file, "the prompt file itself"), (notes, "no journal")):
+            arguments = ["--url", url, "--prompt-file", str(prompt_file), "--journal", str(file)]
+            assert main(["warmup", *arguments]) == 2
+            assert words in capsys.readouterr().err
+    assert state.asked == []
+    assert notes.read_text() == "buy milk\n"
+    assert prompt_file.read_text().startswith("prompt number 0\n")
