@@ -16,6 +16,7 @@ from kvtier.cli.main import EXIT_FOUND, EXIT_GOOD, EXIT_USAGE
 from kvtier.errors import ConfigError
 from kvtier.http_stream import ServerError, ServerUrl
 from kvtier.units import format_bytes
+from kvtier.warmup.api_key import choose_key
 from kvtier.warmup.journal import Journal
 from kvtier.warmup.prompt_file import Prompt, read_prompts
 from kvtier.warmup.server_model import TIERS, ServerModel, Stored, find_model
@@ -35,7 +36,8 @@ class WarmupOptions:
     model: str | None
     concurrency: int
     timeout_s: float
-    api_key_variable: str
+    api_key_variable: str | None
+    """None: the usual one, where that is safe."""
     is_pinned: bool
     is_unpinned: bool
     journal: str | None
@@ -55,7 +57,7 @@ def run_warmup_command(options: WarmupOptions) -> int:
 
 async def _warm_up(options: WarmupOptions, prompts: Sequence[Prompt]) -> int:
     server = ServerUrl.parse(options.url)
-    token = os.environ.get(options.api_key_variable)
+    token = choose_key(server, options.api_key_variable, os.environ)
     model = ServerModel(
         server=server,
         model=options.model or await find_model(server, bearer_token=token),
