@@ -77,7 +77,7 @@ async def _warm_up(options: WarmupOptions, prompts: Sequence[Prompt]) -> int:
         outcome = await run_warmup(
             model, left, concurrency=options.concurrency, journal=journal, on_done=progress
         )
-        if journal is not None and outcome.failure is None:
+        if journal is not None and outcome.is_finished:
             journal.finish()
     seconds = time.monotonic() - started_s
     after = await model.find_stored()
@@ -166,6 +166,12 @@ def _print_summary(
         print(f"  refused: line {prompt.line} ({prompt.name}): {reason}")
     if len(outcome.refused) > _REFUSED_SHOWN:
         print(f"  … and {len(outcome.refused) - _REFUSED_SHOWN} more (--json lists them)")
+    if summary["done_before"] and outcome.failure is None and not outcome.is_finished:
+        print(
+            "all that was left was refused, so what was done before stays noted; --journal '' "
+            "begins anew",
+            file=sys.stderr,
+        )
     if outcome.failure is not None:
         print(
             f"ended early: {outcome.failure}\n{summary['left']} prompts are left; the same command "
