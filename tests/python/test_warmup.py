@@ -275,3 +275,15 @@ def test_a_key_meant_for_another_server_is_not_shown_to_one_that_others_listen_t
         arguments += ["--api-key-variable", "OPENAI_API_KEY"]
         assert warm_up(capsys, *arguments)[0] == 0
         assert state.keys[-1] == "Bearer secret"
+
+
+def test_a_server_that_names_no_model_without_a_key_says_how_to_give_one(
+    prompt_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> tuple[int, str]:
+        return 401, "who are you"
+
+    monkeypatch.setattr("kvtier.warmup.server_model.fetch_text", refuse)
+    assert main(["warmup", "--url", "http://127.0.0.1:1", "--prompt-file", str(prompt_file)]) == 2
+    said = capsys.readouterr().err
+    assert "/v1/models: HTTP 401: who are you; --api-key-variable" in said
