@@ -14,6 +14,7 @@ from kvtier.errors import ConfigError
 
 # The first event of a stream may repeat all ids of a long prompt.
 PIECE_BYTES_MAX = 64 << 20
+TEXT_BYTES_MAX = 64 << 20
 _HEADERS_MAX = 200
 _READ_BYTES = 1 << 16
 
@@ -34,12 +35,20 @@ class ServerUrl:
     @classmethod
     def parse(cls, text: str) -> ServerUrl:
         """Raises ConfigError that names the text. A `/v1` at the end is left out."""
+        if "@" in text:
+            # Not shown: it may hold a password.
+            raise ConfigError(
+                "url: there is an @ in it, and a user or password there would not be sent; write "
+                "http://HOST:PORT (a key goes into an environment variable: --api-key-variable)"
+            )
         try:
             parts = urlsplit(text)
             port = parts.port
+            (parts.hostname or "").encode("idna")
+            is_path = parts.path.isascii() and parts.path.isprintable() and " " not in parts.path
         except ValueError as error:
-            raise ConfigError(f"url: {text!r} is none: {error}") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"url: {text!r} is none: {error}; write http://HOST:PORT") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_path:
             raise ConfigError(f"url: {text!r} is none; write http://HOST:PORT")
         is_secure = parts.scheme == "https"
         return cls(
@@ -78,7 +87,12 @@ class HttpAnswer:
             yield rest
 
     async def text(self) -> str:
-        content = b"".join([piece async for piece in self._pieces()])
+        """Returns all of it. Raises ServerError when it breaks off or does not end."""
+        content = bytearray()
+        async for piece in self._pieces():
+            content += piece
+            if len(content) > TEXT_BYTES_MAX:
+                raise ServerError(f"the answer has more than {TEXT_BYTES_MAX} bytes")
         return content.decode(errors="replace")
 
     async def _pieces(self) -> AsyncIterator[bytes]:
@@ -130,7 +144,7 @@ async def open_exchange(
             server.port,
             ssl=ssl.create_default_context() if server.is_secure else None,
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ServerError(f"cannot connect to {server}: {error}") from error
     try:
         writer.write(_request_head(server, method, path, len(body), bearer_token) + body)
@@ -139,7 +153,7 @@ async def open_exchange(
             answer = await _read_head(reader)
         except asyncio.IncompleteReadError as error:
             raise ServerError(f"{server} closed the connection without an answer") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, asyncio.LimitOverrunError) as error:
             raise ServerError(f"{server} did not answer in HTTP: {error}") from error
         yield answer
     finally:

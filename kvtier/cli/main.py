@@ -187,9 +187,9 @@ def _add_warmup(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.add_argument(
         "--api-key-variable",
-        default="OPENAI_API_KEY",
         metavar="NAME",
-        help="environment variable with the server's key (default: OPENAI_API_KEY)",
+        help="environment variable with the server's key (default: OPENAI_API_KEY, which is sent "
+        "over https or within this machine only)",
     )
     parser.add_argument("--pin", action="store_true", help="keep the prompts from eviction")
     parser.add_argument("--unpin", action="store_true", help="let them be evicted again")

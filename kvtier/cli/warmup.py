@@ -16,6 +16,7 @@ from kvtier.cli.main import EXIT_FOUND, EXIT_GOOD, EXIT_USAGE
 from kvtier.errors import ConfigError
 from kvtier.http_stream import ServerError, ServerUrl
 from kvtier.units import format_bytes
+from kvtier.warmup.api_key import choose_key
 from kvtier.warmup.journal import Journal
 from kvtier.warmup.prompt_file import Prompt, read_prompts
 from kvtier.warmup.server_model import TIERS, ServerModel, Stored, find_model
@@ -35,7 +36,8 @@ class WarmupOptions:
     model: str | None
     concurrency: int
     timeout_s: float
-    api_key_variable: str
+    api_key_variable: str | None
+    """None: the usual one, where that is safe."""
     is_pinned: bool
     is_unpinned: bool
     journal: str | None
@@ -55,7 +57,7 @@ def run_warmup_command(options: WarmupOptions) -> int:
 
 async def _warm_up(options: WarmupOptions, prompts: Sequence[Prompt]) -> int:
     server = ServerUrl.parse(options.url)
-    token = os.environ.get(options.api_key_variable)
+    token = choose_key(server, options.api_key_variable, os.environ)
     model = ServerModel(
         server=server,
         model=options.model or await find_model(server, bearer_token=token),
@@ -75,7 +77,7 @@ async def _warm_up(options: WarmupOptions, prompts: Sequence[Prompt]) -> int:
         outcome = await run_warmup(
             model, left, concurrency=options.concurrency, journal=journal, on_done=progress
         )
-        if journal is not None and outcome.failure is None:
+        if journal is not None and outcome.is_finished:
             journal.finish()
     seconds = time.monotonic() - started_s
     after = await model.find_stored()
@@ -121,7 +123,10 @@ def _open_journal(
     if not path:
         return None
     purpose = json.dumps([str(model.server), model.model, model.wishes])
-    return stack.enter_context(Journal(os.path.expanduser(path), purpose=purpose))
+    prompt_file = None if options.prompt_file == "-" else os.path.expanduser(options.prompt_file)
+    return stack.enter_context(
+        Journal(os.path.expanduser(path), purpose=purpose, prompt_file=prompt_file)
+    )
 
 
 def _describe_stored(before: Stored | None, after: Stored | None) -> dict[str, object] | None:
@@ -161,6 +166,12 @@ def _print_summary(
         print(f"  refused: line {prompt.line} ({prompt.name}): {reason}")
     if len(outcome.refused) > _REFUSED_SHOWN:
         print(f"  … and {len(outcome.refused) - _REFUSED_SHOWN} more (--json lists them)")
+    if summary["done_before"] and outcome.failure is None and not outcome.is_finished:
+        print(
+            "all that was left was refused, so what was done before stays noted; --journal '' "
+            "begins anew",
+            file=sys.stderr,
+        )
     if outcome.failure is not None:
         print(
             f"ended early: {outcome.failure}\n{summary['left']} prompts are left; the same command "

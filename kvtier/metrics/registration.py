@@ -24,22 +24,23 @@ PATH_LABEL: Final = "path"
 _LABEL_NAME: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _OWN_LABELS: Final = frozenset({"le", *(label for it in METRICS for label in it.labels)})
 
-# A registry has one collector for all stores. Not a setting: what is registered where.
-_mutex: Final = threading.Lock()
+# A registry has one collector for all stores, for good: to take it out again needs a lock of the
+# registry, which may be held just when the garbage collector drops a store. Not a setting: what is
+# registered where.
 _collectors: Final[weakref.WeakKeyDictionary[CollectorRegistry, StoreCollector]] = (
     weakref.WeakKeyDictionary()
 )
+# Held while a collector is made, and by nothing that a dropped store does.
+_mutex = threading.RLock()
 
 
 class Registration:
     """A store that a registry shows."""
 
-    def __init__(
-        self, registry: CollectorRegistry, labels: Mapping[str, str], read: ReadStore
-    ) -> None:
-        self._registry = registry
+    def __init__(self, collector: StoreCollector, labels: Mapping[str, str]) -> None:
         self._labels = dict(labels)
-        self._read = read
+        # Taken out by the first call only: another store may have the labels afterwards.
+        self._collectors = [collector]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -48,11 +49,11 @@ class Registration:
 
     def unregister(self) -> None:
         """Takes the store out of the registry. May be called again."""
-        with _mutex:
-            collector = _collectors.get(self._registry)
-            if collector is not None and not collector.remove(self._labels, self._read):
-                del _collectors[self._registry]
-                self._registry.unregister(collector)
+        try:
+            collector = self._collectors.pop()
+        except IndexError:
+            return
+        collector.remove(self._labels)
 
 
 def register_source(
@@ -68,24 +69,32 @@ def register_source(
         raise UsageError(f"store_or_monitor: expected a BlockStore or Monitor, got {show(source)}")
     # An empty label is to Prometheus as none.
     named = {PATH_LABEL: os.path.abspath(folder)} if folder else {}
-    chosen_registry = REGISTRY if registry is None else registry
-    registration = Registration(chosen_registry, {**named, **labels}, read)
-    _add(chosen_registry, registration.labels, read)
+    chosen = {**named, **labels}
+    collector = _collector_of(REGISTRY if registry is None else registry)
+    collector.add(chosen, read)
+    registration = Registration(collector, chosen)
     if isinstance(source, BlockStore):
         source._call_at_close(registration.unregister)
     return registration
 
 
-def _add(registry: CollectorRegistry, labels: Mapping[str, str], read: ReadStore) -> None:
+def _collector_of(registry: CollectorRegistry) -> StoreCollector:
     with _mutex:
         collector = _collectors.get(registry)
         if collector is None:
             collector = StoreCollector()
-            collector.add(labels, read)
             registry.register(collector)
             _collectors[registry] = collector
-        else:
-            collector.add(labels, read)
+        return collector
+
+
+def _renew_after_fork() -> None:
+    """The thread that held the lock may not be in the child."""
+    global _mutex
+    _mutex = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def _reader_of_store(store: BlockStore) -> ReadStore:

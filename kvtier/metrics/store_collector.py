@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
@@ -25,28 +24,21 @@ class StoreCollector(Collector):
     """One for each registry: a name may stand in an exposition only once, for all stores."""
 
     def __init__(self) -> None:
-        # Guards the dictionary only: stores are read without it, as that may take a while.
-        self._mutex = threading.Lock()
+        # No lock, but single dictionary operations: the garbage collector may drop a store, and so
+        # remove it here, within any of these methods, and a fork may come at any instant.
         self._sources: dict[LabelSet, ReadStore] = {}
 
     def add(self, labels: Mapping[str, str], read: ReadStore) -> None:
         """Raises UsageError when a store with these labels is there."""
-        label_set = frozenset(labels.items())
-        with self._mutex:
-            if label_set in self._sources:
-                raise UsageError(
-                    f"labels: a store with {show(dict(labels))} is registered already; give "
-                    'labels that tell them apart, such as {"store": "2"}'
-                )
-            self._sources[label_set] = read
+        if self._sources.setdefault(frozenset(labels.items()), read) is not read:
+            raise UsageError(
+                f"labels: a store with {show(dict(labels))} is registered already; give "
+                'labels that tell them apart, such as {"store": "2"}'
+            )
 
-    def remove(self, labels: Mapping[str, str], read: ReadStore) -> bool:
-        """Returns whether any store is left. Another store that took the labels since stays."""
-        label_set = frozenset(labels.items())
-        with self._mutex:
-            if self._sources.get(label_set) is read:
-                del self._sources[label_set]
-            return bool(self._sources)
+    def remove(self, labels: Mapping[str, str]) -> None:
+        """Forgets the store that was added with these labels: once, as another may take them."""
+        self._sources.pop(frozenset(labels.items()), None)
 
     def describe(self) -> Iterator[Family]:
         """Yields every family without samples: the registry wants to know their names."""
@@ -55,10 +47,10 @@ class StoreCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Yields every family that has samples. Never raises."""
-        with self._mutex:
-            sources = list(self._sources.items())
+        # A list would make a tuple of each item, at which the garbage collector may run.
+        sources = self._sources.copy()
         families: dict[Metric, Family] = {}
-        for label_set, read in sources:
+        for label_set, read in sources.items():
             labels = dict(label_set)
             for it in make_samples(_read_safely(read, labels)):
                 if it.metric not in families:

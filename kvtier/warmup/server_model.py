@@ -15,8 +15,17 @@ _SHOWN_CHARACTERS = 300
 _ASIDE_TIMEOUT_S = 10.0
 
 
+# What a server says of one prompt; 408, 425, 429 and 5xx may pass.
+_REFUSALS = frozenset({400, 413, 422})
+_PASSING = frozenset({408, 425, 429})
+
+
 class RefusedError(Exception):
     """The server will not take this prompt, however often it is asked."""
+
+
+class UnusableError(Exception):
+    """The server will take no prompt until it, or the command, is another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +51,7 @@ class ServerModel:
     async def compute(self, prompt: Prompt) -> int:
         """Has the server compute a prompt; returns its tokens, 0 where the server does not say.
 
-        Raises ServerError (worth another try), RefusedError.
+        Raises ServerError (worth another try), RefusedError, UnusableError.
         """
         body: dict[str, object] = {
             "model": self.model,
@@ -61,19 +70,14 @@ class ServerModel:
             bearer_token=self.bearer_token,
         )
         if status != 200:
-            said = f"HTTP {status}: {' '.join(text.split())[:_SHOWN_CHARACTERS]}"
-            # Too many requests, and what is the server's own fault, may pass.
-            if status in (408, 425, 429) or status >= 500:
-                raise ServerError(said)
-            raise RefusedError(said)
+            raise _error_of(status, text)
         return _prompt_tokens(text)
 
     async def find_stored(self) -> Stored | None:
         """Returns what lies in the tiers; None where the server does not tell of kvtier."""
         try:
-            status, text = await fetch_text(
-                self.server, "/metrics", timeout_s=_ASIDE_TIMEOUT_S, bearer_token=self.bearer_token
-            )
+            # Whoever may read metrics needs no key, and shall not learn it.
+            status, text = await fetch_text(self.server, "/metrics", timeout_s=_ASIDE_TIMEOUT_S)
         except ServerError:
             return None
         samples = list(parse_samples(text)) if status == 200 else []
@@ -91,13 +95,36 @@ async def find_model(server: ServerUrl, *, bearer_token: str | None) -> str:
         server, "/v1/models", timeout_s=_ASIDE_TIMEOUT_S, bearer_token=bearer_token
     )
     if status != 200:
-        raise ServerError(
-            f"{server}/v1/models: HTTP {status}: {' '.join(text.split())[:_SHOWN_CHARACTERS]}"
-        )
+        raise ServerError(f"{server}/v1/models: {_describe(status, text)}{_remedy(status)}")
     try:
         return str(json.loads(text)["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise ServerError(f"{server} names no model; give --model") from error
+
+
+def _error_of(status: int, text: str) -> Exception:
+    said = _describe(status, text)
+    if status in _PASSING or status >= 500:
+        return ServerError(said)
+    is_of_prompt = 400 <= status < 500 and not _remedy(status) and "prompt" in text.lower()
+    if status in _REFUSALS or is_of_prompt:
+        return RefusedError(said)
+    return UnusableError(said + (_remedy(status) or "; --url names a server of another kind"))
+
+
+def _remedy(status: int) -> str:
+    """What the command could say instead; empty where nothing is known to help."""
+    if status in (401, 403, 407):
+        return "; --api-key-variable names the environment variable with the server's key"
+    if status == 404:
+        return "; --model names a model that the server has, --url where it listens"
+    if status == 405 or 300 <= status < 400:
+        return "; --url names where the server itself listens, redirections are not followed"
+    return ""
+
+
+def _describe(status: int, text: str) -> str:
+    return f"HTTP {status}: {' '.join(text.split())[:_SHOWN_CHARACTERS]}"
 
 
 def _prompt_tokens(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 from kvtier.http_stream import ServerError
 from kvtier.warmup.journal import Journal
 from kvtier.warmup.prompt_file import Prompt
-from kvtier.warmup.server_model import RefusedError, ServerModel
+from kvtier.warmup.server_model import RefusedError, ServerModel, UnusableError
 
 RETRY_PAUSES_S: Final = (1.0, 4.0, 16.0)
 """Before each further try of a prompt."""
@@ -27,6 +27,14 @@ class Outcome:
     failure: str | None = None
     """Why the run ended early; the prompts that are left are worth another run."""
 
+    @property
+    def is_finished(self) -> bool:
+        """Returns whether no other run is needed for these prompts.
+
+        A server that refuses all of them is more likely to be the wrong one.
+        """
+        return self.failure is None and (self.num_done > 0 or not self.refused)
+
 
 async def run_warmup(
     model: ServerModel,
@@ -40,7 +48,7 @@ async def run_warmup(
     """Sends each prompt once it is its turn, in their order, at most `concurrency` at a time.
 
     A prompt that fails is tried again after each pause; when that is of no use either the run ends,
-    as the server is in trouble.
+    as the server is in trouble. It ends at once where no prompt can be computed.
     """
     outcome = Outcome()
     waiting = iter(prompts)
@@ -55,7 +63,7 @@ async def run_warmup(
                 num_tokens = await _compute(model, prompt, pauses_s, is_over)
             except RefusedError as error:
                 outcome.refused.append((prompt, str(error)))
-            except ServerError as error:
+            except (ServerError, UnusableError) as error:
                 outcome.failure = outcome.failure or f"line {prompt.line}: {error}"
                 is_over.set()
                 return

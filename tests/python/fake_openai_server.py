@@ -33,6 +33,7 @@ class FakeState:
     room_tokens: int = ROOM_TOKENS
     asked: list[dict[str, object]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    keys_of_reads: dict[str, str | None] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     released: threading.Event = field(default_factory=threading.Event)
     num_at_once: int = 0
@@ -71,6 +72,7 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def do_GET(self) -> None:
+        self.state.keys_of_reads[self.path] = self.headers["authorization"]
         if self.path == "/health":
             self._send(200, "text/plain", b"")
         elif self.path == "/v1/models":
@@ -104,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
             self._stream(asked, behaviour)
 
     def _answer_whole(self, asked: dict[str, object], behaviour: str) -> None:
-        """Refuses prompts that hold "too long", whatever its behaviour."""
+        """Refuses prompts that hold "too long", whatever its behaviour; a number is a status."""
         if behaviour == "slow":
             self._wait_among_others()
         if behaviour == "stall":
@@ -113,6 +115,8 @@ class Handler(BaseHTTPRequestHandler):
         if "too long" in content:
             error = {"error": {"message": "maximum context length is 10 tokens"}}
             self._send(400, "application/json", json.dumps(error).encode())
+        elif behaviour.isdigit():
+            self._send(int(behaviour), "text/plain", b"no such luck")
         elif behaviour == "busy":
             self._send(503, "text/plain", b"come back later")
         elif behaviour == "die":

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import os
 import socket
 import socketserver
 import threading
@@ -20,7 +21,8 @@ from kvtier.errors import ConfigError
 
 pytest.importorskip("prometheus_client")
 
-from kvtier.metrics.endpoint import CLIENT_TIMEOUT_S, MetricsEndpoint
+from kvtier.metrics import endpoint as endpoint_module
+from kvtier.metrics.endpoint import CLIENT_TIMEOUT_S, REQUEST_BYTES_MAX, MetricsEndpoint
 
 
 def scrape(port: int, host: str = "127.0.0.1") -> str:
@@ -121,6 +123,90 @@ def test_a_client_that_says_nothing_holds_others_up_for_seconds_only() -> None:
     endpoint.close()
     assert is_refused(port)
     assert CLIENT_TIMEOUT_S < 5
+
+
+def test_a_client_that_sends_byte_by_byte_gets_no_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(endpoint_module.time, "monotonic", lambda: now_s)
+    client, server = socket.socketpair()
+    with client, server:
+        request = endpoint_module._Request(server)
+        client.sendall(b"GET")
+        for byte in b"GE":
+            assert request.readinto(memoryview(content := bytearray(1))) == 1
+            assert content[0] == byte
+            now_s += 0.4 * CLIENT_TIMEOUT_S
+        assert request.readinto(memoryview(bytearray(1))) == 1
+        assert server.gettimeout() == pytest.approx(0.2 * CLIENT_TIMEOUT_S)
+        client.sendall(b"more")
+        now_s += 0.4 * CLIENT_TIMEOUT_S
+        with pytest.raises(TimeoutError):
+            request.readinto(memoryview(bytearray(1)))
+
+
+def test_a_request_larger_than_any_scrape_is_not_answered(open_store: OpenStore) -> None:
+    port = find_free_port()
+    open_store(metrics_port=port)
+
+    def answer_to(num_bytes: int) -> bytes:
+        head, end = b"GET /metrics HTTP/1.0\r\n", b"\r\n\r\n"
+        line = b"X: " + b"x" * 195 + b"\r\n"
+        lines = line * ((num_bytes - len(head + end)) // len(line) - 1)
+        fill = b"X: " + b"x" * (num_bytes - len(head + lines + end) - 3)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(head + lines + fill + end)
+            try:
+                return client.recv(15)
+            except ConnectionResetError:
+                return b""
+
+    assert answer_to(REQUEST_BYTES_MAX) == b"HTTP/1.0 200 OK"
+    assert answer_to(REQUEST_BYTES_MAX + 1) == b""
+    assert "kvtier_up" in scrape(port)
+
+
+def test_an_endpoint_that_closes_while_it_waits_for_a_client_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint_module, "CLIENT_TIMEOUT_S", 100.0)
+    is_reading = threading.Event()
+    read = endpoint_module._Request.readinto
+
+    def read_later(request: endpoint_module._Request, buffer: memoryview) -> int:
+        is_reading.set()
+        return read(request, buffer)
+
+    monkeypatch.setattr(endpoint_module._Request, "readinto", read_later)
+    descriptors = sorted(os.listdir("/proc/self/fd"))
+    endpoint = MetricsEndpoint("127.0.0.1", 0, named="--port")
+    endpoint.start()
+    port = int(endpoint.url.split(":")[-1].split("/")[0])
+    with socket.create_connection(("127.0.0.1", port), timeout=60):
+        assert is_reading.wait(60)
+        endpoint.close()
+        assert endpoint._thread is not None
+        assert not endpoint._thread.is_alive()
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_an_endpoint_that_is_closed_by_its_own_thread_leaves_nothing() -> None:
+    descriptors = sorted(os.listdir("/proc/self/fd"))
+    endpoint = MetricsEndpoint("127.0.0.1", 0, named="--port")
+
+    class Closing:
+        def collect(self) -> list[object]:
+            endpoint.close()
+            return []
+
+    endpoint._registry.register(Closing())  # type: ignore[arg-type]
+    endpoint.start()
+    assert scrape(int(endpoint.url.split(":")[-1].split("/")[0])) == ""
+    assert endpoint._thread is not None
+    endpoint._thread.join(60)
+    assert not endpoint._thread.is_alive()
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_process_without_descriptors_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:

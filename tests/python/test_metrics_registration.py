@@ -220,6 +220,111 @@ print("well")
     assert run_well(code) == "well\n"
 
 
+ALARM = """
+import gc, os, signal, threading, kvtier
+from kvtier import metrics
+from prometheus_client import CollectorRegistry, generate_latest
+# Whoever waits for a lock of its own is ended by the kernel.
+signal.alarm(60)
+registry = CollectorRegistry()
+kept = []
+def keep_a_store(registry, **labels):
+    kept.append(kvtier.open(host_bytes="4MiB"))
+    metrics.register(kept[-1], registry, labels)
+def drop_all():
+    kept.clear()
+    gc.collect()
+"""
+
+
+def test_a_store_that_is_collected_while_another_is_registered_leaves() -> None:
+    code = """
+class Registry(CollectorRegistry):
+    def register(self, collector):
+        drop_all()
+        super().register(collector)
+keep_a_store(registry, store="1")
+store = kvtier.open(host_bytes="4MiB")
+metrics.register(store, Registry(), {"store": "2"})
+assert generate_latest(registry) == b""
+print("well")
+"""
+    assert run_well(ALARM + code) == "well\n"
+
+
+def test_a_store_that_is_collected_while_the_registry_is_locked_leaves() -> None:
+    code = """
+class Dropping:
+    def describe(self):
+        drop_all()
+        return []
+    def collect(self):
+        return []
+keep_a_store(registry, store="1")
+registry.register(Dropping())
+assert generate_latest(registry) == b""
+keep_a_store(registry, store="1")
+assert b"kvtier_up{" in generate_latest(registry)
+print("well")
+"""
+    assert run_well(ALARM + code) == "well\n"
+
+
+def test_a_store_that_is_collected_while_labels_are_compared_leaves() -> None:
+    code = """
+class Text(str):
+    __hash__ = str.__hash__
+    def __eq__(self, other):
+        drop_all()
+        return str.__eq__(self, other)
+keep_a_store(registry, store=Text("1"))
+kept_well = kvtier.open(host_bytes="4MiB")
+try:
+    metrics.register(kept_well, registry, {"store": Text("1")})
+except kvtier.UsageError:
+    pass
+assert not kept
+print("well")
+"""
+    assert run_well(ALARM + code) == "well\n"
+
+
+def test_a_child_forked_while_a_collector_is_made_registers_its_own() -> None:
+    code = """
+class Registry(CollectorRegistry):
+    def register(self, collector):
+        is_held.set()
+        may_go_on.wait()
+        super().register(collector)
+is_held, may_go_on = threading.Event(), threading.Event()
+monitor = kvtier.Monitor("/nowhere")
+thread = threading.Thread(target=metrics.register, args=(monitor, Registry()))
+thread.start()
+is_held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if metrics.register(monitor, registry).labels == {"path": "/nowhere"} else 1)
+status = os.waitpid(child, 0)[1]
+may_go_on.set()
+thread.join()
+assert status == 0, status
+print("well")
+"""
+    assert run_well(ALARM + code) == "well\n"
+
+
+def test_unregistering_twice_leaves_another_store_with_the_labels(
+    open_store: OpenStore, registry: object
+) -> None:
+    registration = metrics.register(open_store(), registry, {"store": "1"})
+    registration.unregister()
+    assert scrape(registry) == {}
+    metrics.register(open_store(), registry, {"store": "1"})
+    registration.unregister()
+    assert value_of(registry, "kvtier_up", store="1") == 1
+
+
 def test_without_the_client_the_remedy_is_named(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,8 @@ def test_pins_chats_and_keys_get_to_the_server(
     assert asked["kv_transfer_params"] == {"kvtier": {"pin": True}}
     assert asked["messages"] == [{"role": "user", "content": "hello"}]
     assert state.keys == ["Bearer secret"]
+    # It is not told to who may only want to read metrics.
+    assert state.keys_of_reads == {"/v1/models": "Bearer secret", "/metrics": None}
 
 
 def test_no_more_prompts_are_under_way_than_allowed(
@@ -174,19 +176,6 @@ def test_the_command_goes_on_where_it_was(
         assert (code, summary["done"], summary["done_before"]) == (0, 10, 0)
 
 
-def test_lines_of_another_purpose_and_torn_ones_do_not_count(tmp_path: Path) -> None:
-    path = str(tmp_path / "j")
-    with Journal(path, purpose="a") as journal:
-        journal.note("x")
-    with open(path, "a") as file:
-        file.write('{"for": "' + "\0" * 100_000)
-    with Journal(path, purpose="a") as journal:
-        assert journal.done == {"x"}
-        journal.note("y")
-    assert Journal(path, purpose="a").done == {"x", "y"}
-    assert Journal(path, purpose="b").done == frozenset()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -213,3 +202,88 @@ def test_a_journal_that_cannot_be_written_is_named(
         assert "--journal ''" in capsys.readouterr().err
         assert main(["warmup", *arguments[:-1], ""]) == 0
     assert len(state.asked) == 10
+
+
+def test_a_journal_that_is_the_prompt_file_or_a_note_is_refused_before_a_prompt_is_sent(
+    prompt_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = prompt_file.parent / "notes.txt"
+    notes.write_text("buy milk\n")
+    with serve() as (url, state):
+        for file, words in ((prompt_file, "the prompt file itself"), (notes, "no journal")):
+            arguments = ["--url", url, "--prompt-file", str(prompt_file), "--journal", str(file)]
+            assert main(["warmup", *arguments]) == 2
+            assert words in capsys.readouterr().err
+    assert state.asked == []
+    assert notes.read_text() == "buy milk\n"
+    assert prompt_file.read_text().startswith("prompt number 0\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (401, "--api-key-variable"),
+        (403, "--api-key-variable"),
+        (404, "--model"),
+        (405, "--url"),
+        (302, "--url"),
+        (410, "--url"),
+    ],
+)
+def test_a_server_that_takes_no_prompt_at_all_ends_the_run_at_once_and_the_next_one_goes_on(
+    prompt_file: Path, capsys: pytest.CaptureFixture[str], status: int, remedy: str
+) -> None:
+    with serve(behaviour=f"{status}:3") as (url, state):
+        arguments = ["--url", url, "--prompt-file", prompt_file, "--concurrency", 1]
+        code, summary = warm_up(capsys, *arguments)
+        assert (code, len(state.asked)) == (2, 4)
+        assert (summary["done"], summary["refused"], summary["left"]) == (3, [], 7)
+        assert str(summary["failure"]).startswith(f"line 4: HTTP {status}: no such luck; ")
+        assert remedy in str(summary["failure"])
+        state.behaviour = "good"
+        code, summary = warm_up(capsys, *arguments)
+        assert (code, summary["done"], summary["done_before"]) == (0, 7, 3)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_when_all_that_is_left_is_refused_the_journal_stays(
+    prompt_file: Path, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    journal = Path(f"{prompt_file}.warmup")
+    with serve(behaviour="401:3") as (url, state):
+        arguments = ["--url", url, "--prompt-file", str(prompt_file), "--concurrency", "1"]
+        assert warm_up(capsys, *arguments)[0] == 2
+        state.behaviour = str(status)
+        assert main(["warmup", *arguments]) == 1
+        assert "what was done before stays noted" in capsys.readouterr().err
+        assert journal.exists()
+        state.behaviour = "good"
+        code, summary = warm_up(capsys, *arguments)
+    assert (code, summary["done"], summary["done_before"]) == (0, 7, 3)
+    assert not journal.exists()
+
+
+def test_a_key_meant_for_another_server_is_not_shown_to_one_that_others_listen_to(
+    prompt_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setattr("kvtier.warmup.api_key._is_loopback", lambda _: False)
+    with serve() as (url, state):
+        arguments = ["--url", url, "--prompt-file", prompt_file]
+        assert warm_up(capsys, *arguments)[0] == 0
+        assert set(state.keys) | set(state.keys_of_reads.values()) == {None}
+        arguments += ["--api-key-variable", "OPENAI_API_KEY"]
+        assert warm_up(capsys, *arguments)[0] == 0
+        assert state.keys[-1] == "Bearer secret"
+
+
+def test_a_server_that_names_no_model_without_a_key_says_how_to_give_one(
+    prompt_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> tuple[int, str]:
+        return 401, "who are you"
+
+    monkeypatch.setattr("kvtier.warmup.server_model.fetch_text", refuse)
+    assert main(["warmup", "--url", "http://127.0.0.1:1", "--prompt-file", str(prompt_file)]) == 2
+    said = capsys.readouterr().err
+    assert "/v1/models: HTTP 401: who are you; --api-key-variable" in said
