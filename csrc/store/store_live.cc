@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "format/live_file.h"
 #include "store/running_job.h"
 
 namespace kvtier {
@@ -95,8 +96,8 @@ TimeNs Store::Impl::publish(TimeNs now_ns) {
   const disk::DiskJobId job_id = engine_->run_aside(publisher_->begin(live_state(now_ns)));
   tasks_.emplace(job_id, [this](const Status& status) {
     if (!publisher_->finish(status, seams_.clock->now_ns())) return;
-    log("warning", "other processes cannot see the store's state: " + status.message() +
-                       "; blocks are not concerned");
+    log("warning", "other processes cannot see the store's state, blocks are not concerned: " +
+                       status.message() + " path=" + options_.path + "/" + format::kLiveFileName);
   });
   return kNeverNs;
 }

@@ -81,6 +81,8 @@ try:
     store.flush(5)
 except kvtier.KvtierError:
     pass
+while store.stats()["live_failures"] == 0:
+    pass  # A quarter of a second: what other processes see cannot be written either.
 print(json.dumps(store.stats()["tiers"]["disk"]["inserted"]))
 store.close()
 """
