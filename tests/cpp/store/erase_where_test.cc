@@ -105,3 +105,21 @@ TEST_CASE("erasing beneath a lease looks at each block once, however long the ch
   CHECK(world.store->erase(one, std::span(keys).first(1)).value() == keys.size());
   world.check_consistency();
 }
+
+TEST_CASE("a lease of what lies on disk alone protects as well") {
+  StoreWorld world;
+  REQUIRE(world.open().is_ok());
+  world.put(world.add_namespace(kBlockBytes, 1), 0, 10, kBlockBytes);
+  world.flush();
+  REQUIRE(world.restart().is_ok());
+  const auto one = world.add_namespace(kBlockBytes, 1);
+  const auto keys = keys_of(0, 10);
+  const auto lease = world.store->lease(one, std::span(keys).first(4), true, 60 * kNsPerS);
+  REQUIRE(lease.value().found.tiers[3] == Tier::kDisk);
+  CHECK(world.store->erase(one, std::span(keys).first(1)).value() == 6);
+  CHECK(world.store->erase_where({id_of(1), {}}).value() == 0);
+  CHECK(count_done(world.get(one, 0, 10, kBlockBytes)) == 4);
+  CHECK(world.store->release(lease.value().lease_id));
+  CHECK(world.store->erase(one, std::span(keys).first(1)).value() == 4);
+  world.check_consistency();
+}
