@@ -15,7 +15,7 @@ from typing import Final
 from kvtier import _core
 from kvtier.errors import ConfigError, TierIOError
 from kvtier.holder import Holder, make_holder
-from kvtier.statistics import NUM_LATENCY_BUCKETS, Statistics, nest_statistics
+from kvtier.statistics import NUM_LATENCY_BUCKETS, Statistics, as_mapping, nest_statistics
 from kvtier.store_folder import find_holder, require_folder
 from kvtier.units import show
 
@@ -82,7 +82,7 @@ def read_live_state(path: str | os.PathLike[str]) -> LiveState | None:
         return None  # Removed since it was read: a new store begins there.
     age_s = max(0.0, time.time() - written_s)
     now_s = _seconds(fields.get("now_ns"))
-    statistics = nest_statistics(_unpack_latencies(_mapping(fields.get("stats"))))
+    statistics = nest_statistics(_unpack_latencies(as_mapping(fields.get("stats"))))
     return LiveState(
         path=folder,
         pid=_whole(fields.get("pid")),
@@ -173,10 +173,10 @@ def _find_pid_namespace() -> str:
 def _unpack_latencies(stats: Mapping[str, object]) -> dict[str, object]:
     """Buckets are told by their numbers, and only those that are not empty."""
     kinds = {}
-    for kind, fields in _mapping(stats.get("latency")).items():
-        told = _mapping(_mapping(fields).get("buckets"))
+    for kind, fields in as_mapping(stats.get("latency")).items():
+        told = as_mapping(as_mapping(fields).get("buckets"))
         buckets = [_whole(told.get(str(i), 0)) for i in range(NUM_LATENCY_BUCKETS)]
-        kinds[kind] = {**_mapping(fields), "buckets": buckets}
+        kinds[kind] = {**as_mapping(fields), "buckets": buckets}
     return {**stats, "latency": kinds}
 
 
@@ -193,13 +193,11 @@ def _holder_of(fields: Mapping[str, object], now_s: float) -> Holder:
     )
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
 def _listed(value: object) -> list[Mapping[str, object]]:
     """What stands under "0", "1", … in that order."""
-    return [_mapping(it) for _, it in sorted(_mapping(value).items(), key=lambda it: int(it[0]))]
+    return [
+        as_mapping(it) for _, it in sorted(as_mapping(value).items(), key=lambda it: int(it[0]))
+    ]
 
 
 def _whole(value: object) -> int:

@@ -40,7 +40,7 @@ LATENCY_BOUNDS_S: Final = (*(2**i / 1e6 for i in range(NUM_LATENCY_BUCKETS - 1))
 def nest_statistics(flat: Mapping[str, object]) -> Statistics:
     """Returns the counters of the store, under "jobs" and under "tiers" those of each tier."""
     numbers = {
-        name: _number(value)
+        name: as_number(value)
         for name, value in flat.items()
         if name not in {*_TIERS, "jobs", "latency"}
     }
@@ -50,7 +50,9 @@ def nest_statistics(flat: Mapping[str, object]) -> Statistics:
         tiers["host"]["misses"] = numbers["get_blocks"]
     jobs = flat.get("jobs")
     counts = (
-        {name: _number(value) for name, value in jobs.items()} if isinstance(jobs, Mapping) else {}
+        {name: as_number(value) for name, value in jobs.items()}
+        if isinstance(jobs, Mapping)
+        else {}
     )
     return {
         **numbers,
@@ -72,11 +74,11 @@ def describe_latency(fields: Mapping[str, object]) -> dict[str, object]:
     buckets: {upper bound in seconds as text: calls that are in no bucket before it}.
     """
     listed = fields.get("buckets", ())
-    counts = [_number(it) for it in listed] if isinstance(listed, Sequence) else []
+    counts = [as_number(it) for it in listed] if isinstance(listed, Sequence) else []
     counts += [0] * (NUM_LATENCY_BUCKETS - len(counts))
     return {
-        "calls": _number(fields.get("calls", 0)),
-        "total_s": _number(fields.get("total_ns", 0)) / 1e9,
+        "calls": as_number(fields.get("calls", 0)),
+        "total_s": as_number(fields.get("total_ns", 0)) / 1e9,
         "p50_s": find_quantile_s(counts, 0.5),
         "p99_s": find_quantile_s(counts, 0.99),
         "buckets": {
@@ -109,8 +111,8 @@ def find_hit_rate(statistics: Mapping[str, object]) -> float:
     Asked for by gets and loads, or by lookups where those asked for more: who looks first loads
     only what is there.
     """
-    asked = max(_number(statistics["get_blocks"]), _number(statistics["lookup_blocks"]))
-    return _number(statistics["hit_blocks"]) / asked if asked else 0.0
+    asked = max(as_number(statistics["get_blocks"]), as_number(statistics["lookup_blocks"]))
+    return as_number(statistics["hit_blocks"]) / asked if asked else 0.0
 
 
 def _nest_tier(flat: object) -> dict[str, object]:
@@ -124,14 +126,22 @@ def _nest_tier(flat: object) -> dict[str, object]:
     if fields.get("health_reason"):
         modes["health_reason"] = str(fields["health_reason"])
     return {
-        **{name: _number(fields.get(name, 0)) for name in _TIER_NUMBERS},
+        **{name: as_number(fields.get(name, 0)) for name in _TIER_NUMBERS},
         "mode": modes,
         "health": str(fields.get("health", "off")),
     }
 
 
-def _number(value: object) -> int | float:
-    """Booleans become 0 and 1: an exporter takes every leaf as it is."""
+def as_mapping(value: object) -> Mapping[str, object]:
+    """Returns a dictionary of statistics, or an empty one where there is none."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_number(value: object) -> int | float:
+    """Returns a leaf; 0 where it is none.
+
+    Booleans become 0 and 1: an exporter takes every leaf as it is.
+    """
     if isinstance(value, float):
         return value
     return int(value) if isinstance(value, int) else 0

@@ -28,17 +28,9 @@ KeyArray CoreJob::wait(double timeout_s) {
 }
 
 const char* CoreJob::kind() const {
-  switch (job().kind()) {
-    case Job::Kind::kPut:
-      return "put";
-    case Job::Kind::kGet:
-      return "get";
-    case Job::Kind::kSave:
-      return planned_mover() ? "planned_save" : "save";
-    case Job::Kind::kLoad:
-      return planned_mover() ? "planned_load" : "load";
-  }
-  return "";
+  const Job::Kind kind = job().kind();
+  if (!planned_mover()) return job_kind_word(kind);
+  return kind == Job::Kind::kSave ? "planned_save" : "planned_load";
 }
 
 IdArray CoreJob::undefined_block_ids() const {

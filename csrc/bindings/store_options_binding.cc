@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bindings/errors_binding.h"
+#include "bindings/path_argument.h"
 
 namespace kvtier::bindings {
 namespace {
@@ -13,11 +14,6 @@ namespace py = pybind11;
 
 void config_error(const std::string& text) {
   throw_if_error(Status(StatusCode::kConfig, text), CallKind::kSetUp);
-}
-
-// Paths are bytes to the system: os.fsencode gives back what os.fsdecode made of them.
-std::string path_of(const py::handle& value) {
-  return py::bytes(py::module_::import("os").attr("fsencode")(value));
 }
 
 IoMode io_mode_of(const std::string& word) {
@@ -68,7 +64,7 @@ void set_time(StoreOptions& options, const py::handle& value) {
 
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> kSetters = {
-      {"path", [](StoreOptions& it, const py::handle& value) { it.path = path_of(value); }},
+      {"path", [](StoreOptions& it, const py::handle& value) { it.path = native_path_of(value); }},
       {"host_bytes", set<&StoreOptions::host_bytes, std::uint64_t>},
       {"staging_bytes", set<&StoreOptions::staging_bytes, std::uint64_t>},
       {"prefault_bytes", set<&StoreOptions::prefault_bytes, std::uint64_t>},

@@ -15,6 +15,7 @@
 #include "bindings/array_arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/errors_binding.h"
+#include "bindings/path_argument.h"
 #include "disk/directory_inspector.h"
 #include "disk/directory_probe.h"
 #include "disk/live_file_access.h"
@@ -30,7 +31,7 @@ namespace py = pybind11;
 // Opens the directory of `path` (text, bytes or os.PathLike) and calls without the GIL.
 template <typename Call>
 auto on_directory(const py::object& path, const Call& call) {
-  const std::string name = py::bytes(py::module_::import("os").attr("fsencode")(path));
+  const std::string name = native_path_of(path);
   auto result = [&]() -> decltype(call(std::declval<Directory&>())) {
     const py::gil_scoped_release release;
     auto opened = open_posix_directory(name);
@@ -192,10 +193,10 @@ py::dict probe(const py::object& path, std::uint64_t probe_bytes) {
 
 /// None: there is none.
 std::optional<std::string> read_live(const py::object& path) {
-  const std::string native = py::bytes(py::module_::import("os").attr("fsencode")(path));
-  auto text = [&native] {
+  const std::string name = native_path_of(path);
+  auto text = [&name] {
     const py::gil_scoped_release release;
-    return disk::read_live_file(native);
+    return disk::read_live_file(name);
   }();
   if (text.status().code() == StatusCode::kNotFound) return std::nullopt;
   return value_or_throw(std::move(text));

@@ -2,6 +2,7 @@
 #include "bindings/transfer_options_binding.h"
 
 #include "bindings/errors_binding.h"
+#include "bindings/path_argument.h"
 
 namespace kvtier::bindings {
 
@@ -37,7 +38,7 @@ TransferOptions transfer_options_of(const py::dict& fields) {
     } else if (name == "chunk_bytes") {
       options.chunk_bytes = value.cast<std::uint64_t>();
     } else if (name == "calibration_path") {
-      options.calibration_path = py::bytes(py::module_::import("os").attr("fsencode")(value));
+      options.calibration_path = native_path_of(value);
     } else if (name == "is_calibrated") {
       options.is_calibrated = value.cast<bool>();
     } else if (name == "num_jobs_max") {

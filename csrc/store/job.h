@@ -72,4 +72,18 @@ class Job {
   std::atomic<bool> is_ended_{false};
 };
 
+inline const char* job_kind_word(Job::Kind kind) {
+  switch (kind) {
+    case Job::Kind::kPut:
+      return "put";
+    case Job::Kind::kGet:
+      return "get";
+    case Job::Kind::kSave:
+      return "save";
+    case Job::Kind::kLoad:
+      return "load";
+  }
+  return "";
+}
+
 }  // namespace kvtier

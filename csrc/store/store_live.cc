@@ -7,23 +7,6 @@
 #include "store/running_job.h"
 
 namespace kvtier {
-namespace {
-
-const char* job_kind_word(Job::Kind kind) {
-  switch (kind) {
-    case Job::Kind::kPut:
-      return "put";
-    case Job::Kind::kSave:
-      return "save";
-    case Job::Kind::kLoad:
-      return "load";
-    case Job::Kind::kGet:
-      break;
-  }
-  return "get";
-}
-
-}  // namespace
 
 /// Leases and jobs, each kind with its oldest first.
 std::vector<Holder> Store::Impl::holders(std::size_t num_max) {

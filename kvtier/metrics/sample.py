@@ -17,7 +17,7 @@ from kvtier.metrics.store_metrics import (
     MODE,
     UP,
 )
-from kvtier.statistics import LATENCY_KINDS, Statistics
+from kvtier.statistics import LATENCY_KINDS, Statistics, as_mapping, as_number
 
 HEALTH_STATES: Final = ("ok", "degraded", "stalled", "off")
 _MODE_NAMES: Final = ("io", "direct")
@@ -56,22 +56,22 @@ def make_samples(reading: Reading | None) -> list[Sample]:
     if reading.age_s is not None:
         samples.append(_sample(LIVE_AGE, reading.age_s))
     samples += _plain_samples(Scope.STORE, statistics, {})
-    jobs = _mapping(statistics.get("jobs"))
+    jobs = as_mapping(statistics.get("jobs"))
     samples += _plain_samples(Scope.JOBS, jobs, {})
     samples += [
         _sample(JOBS_STARTED, jobs[f"{kind}s"], kind=kind)
         for kind in LATENCY_KINDS
         if f"{kind}s" in jobs
     ]
-    for kind, latency in _mapping(statistics.get("latency")).items():
-        samples += _histogram_samples(kind, _mapping(latency))
-    for name, tier in _mapping(statistics.get("tiers")).items():
-        samples += _tier_samples(name, _mapping(tier))
+    for kind, latency in as_mapping(statistics.get("latency")).items():
+        samples += _histogram_samples(kind, as_mapping(latency))
+    for name, tier in as_mapping(statistics.get("tiers")).items():
+        samples += _tier_samples(name, as_mapping(tier))
     return samples
 
 
 def _tier_samples(name: str, tier: Mapping[str, object]) -> Iterator[Sample]:
-    modes = _mapping(tier.get("mode"))
+    modes = as_mapping(tier.get("mode"))
     if not modes:
         return
     yield from _plain_samples(Scope.TIER, tier, {"tier": name})
@@ -96,22 +96,14 @@ def _plain_samples(
 def _histogram_samples(kind: str, latency: Mapping[str, object]) -> Iterator[Sample]:
     """Buckets of stats() hold what is in no bucket before; those of Prometheus hold that too."""
     name, num_calls = LATENCY.name, 0.0
-    for bound, count in _mapping(latency.get("buckets")).items():
-        num_calls += _number(count)
+    for bound, count in as_mapping(latency.get("buckets")).items():
+        num_calls += float(as_number(count))
         labels = {"kind": kind, "le": "+Inf" if bound == "inf" else bound}
         yield Sample(metric=LATENCY, name=f"{name}_bucket", labels=labels, value=num_calls)
     # Counted from the buckets, not taken from "calls": the two are not read at one instant.
-    for suffix, value in (("sum", _number(latency.get("total_s"))), ("count", num_calls)):
+    for suffix, value in (("sum", float(as_number(latency.get("total_s")))), ("count", num_calls)):
         yield Sample(metric=LATENCY, name=f"{name}_{suffix}", labels={"kind": kind}, value=value)
 
 
 def _sample(metric: Metric, value: object, **labels: str) -> Sample:
-    return Sample(metric=metric, name=metric.name, labels=labels, value=_number(value))
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return Sample(metric=metric, name=metric.name, labels=labels, value=float(as_number(value)))
